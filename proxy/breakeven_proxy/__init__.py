@@ -1,0 +1,1 @@
+"""The sidecar: relays bytes between clients and engine arms and meters the streams."""
