@@ -13,7 +13,7 @@ SKIPS = Path(__file__).with_name("SKIPS.md")
 
 def listed_skips(text: str) -> list[str]:
     """Node id patterns of SKIPS.md: first column of each table row, in backticks."""
-    return re.findall(r"^\|\s*`([^`]+)`\s*\|\s*\S", text, flags=re.MULTILINE)
+    return re.findall(r"^\|\s*`([^`]+)`\s*\|\s*[^|\s]", text, flags=re.MULTILINE)
 
 
 def unlisted(skipped: list[str], patterns: list[str]) -> list[str]:
