@@ -24,6 +24,8 @@ from .errors import ConfigError
 T = TypeVar("T")
 Loc = tuple[int | str, ...]
 
+_ABSENT = object()
+
 MAX_DEPTH = 32
 """Deepest nesting accepted: no setting is that deep, and YAML aliases can build endless ones."""
 
@@ -211,20 +213,18 @@ def _fault(
     what = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
     what, _, mend = what.replace("an object", "a mapping").partition("; ")
     value = item.get("input")
-    return ConfigError(
-        what, file=file, line=line, key=key or None, value=None if isinstance(value, dict | list) else value,
-        mend=mend or "correct the value",
-    )  # fmt: skip
+    value = None if isinstance(value, dict | list) else value  # a block is not quoted
+    mend = mend or "correct the value"
+    return ConfigError(what, file=file, line=line, key=key or None, value=value, mend=mend)
 
 
 def _place(loc: Loc, data: Any) -> Loc:
     """The part of pydantic's location that exists in the data (it also names union members)."""
     place: list[int | str] = []
     for i, part in enumerate(loc):
-        if (isinstance(data, dict) and part in data) or (
-            isinstance(data, list) and isinstance(part, int) and part < len(data)
-        ):
-            data = data[part]
+        found = _child(data, part)
+        if found is not _ABSENT:
+            data = found
         elif i == len(loc) - 1 and isinstance(data, dict) and isinstance(part, str):
             place.append(part)
             break
@@ -232,6 +232,14 @@ def _place(loc: Loc, data: Any) -> Loc:
             continue
         place.append(part)
     return tuple(place)
+
+
+def _child(data: Any, part: int | str) -> Any:
+    if isinstance(data, dict):
+        return data.get(part, _ABSENT)
+    if isinstance(data, list) and isinstance(part, int) and part < len(data):
+        return data[part]
+    return _ABSENT
 
 
 def _line(loc: Loc, lines: dict[Loc, int]) -> int | None:
