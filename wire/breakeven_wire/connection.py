@@ -1,0 +1,215 @@
+"""One connection: feeds its reads to httptools and tells the exchange it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import httptools
+
+from breakeven_wire.failure import FailureKind, describe, failure_kind
+from breakeven_wire.message import NO_BODY_STATUSES, Headers, ResponseHead
+
+if TYPE_CHECKING:
+    from breakeven_wire.exchange import Exchange
+    from breakeven_wire.link import Link
+
+HEAD_BYTES = 65536
+"""Largest response head (and largest trailer section) that is taken."""
+
+
+class Connection:
+    """The owner of a link: one exchange at a time, no pipelining.
+
+    The parser's callbacks only take notes; the exchange's handler is called after the parser has
+    returned, so that a handler's exception is not wrapped and it may abort at any point.
+    """
+
+    def __init__(self, release: Callable[[Connection], None], gone: Callable[[Connection], None]):
+        self.link: Link
+        self.served = 0
+        self.response_started = False
+        self.idle_since = 0.0
+        self.closed = False
+        self._release = release
+        self._gone = gone
+        self._exchange: Exchange | None = None
+        self._unstamped = 0
+        self._new_parser()
+
+    def _new_parser(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._reason = b""
+        self._heads: list[ResponseHead] = []
+        self._parts: list[bytes] = []
+        self._in_body = False
+        self._until_close = False
+        self._complete = False
+        self._keep_alive = False
+        self._extra = False
+        self._head_bytes = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no exchange is served."""
+        return self._exchange is None
+
+    def serve(self, exchange: Exchange) -> None:
+        """Takes an exchange: its request is written and the response goes to its handler."""
+        self._exchange = exchange
+        self.response_started = False
+        self._complete = False
+        exchange.attach(self)
+
+    def discard(self) -> None:
+        """Closes for good; nothing is told to an exchange any more."""
+        self._exchange = None
+        if not self.closed:
+            self.closed = True
+            self.link.abort()
+            self._gone(self)
+
+    # -- link owner
+    def data_received(self, data: bytes | memoryview, stamp: float) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self.discard()  # bytes that no request asked for
+            return
+        exchange.data_came(self.link.unstamped != self._unstamped)
+        self._unstamped = self.link.unstamped
+        self.response_started = True
+        if not self._in_body:
+            self._head_bytes += len(data)
+        error: str | None = None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            error = "the engine switched protocols without being asked"
+        except httptools.HttpParserError as problem:
+            error = str(problem)
+        if self._complete and error is not None:
+            self._keep_alive, error = False, None  # the response is whole, its tail is not
+        elif not self._in_body and self._head_bytes > HEAD_BYTES:
+            error = f"response head larger than {HEAD_BYTES} bytes"
+        self._deliver(exchange, stamp, error)
+
+    def eof_received(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and self._until_close:
+            self._complete, self._keep_alive = True, False
+            self._deliver(exchange, self._last_stamp, None)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self.discard()
+            return
+        exchange.fail(failure_kind(error, connecting=False), describe(error))
+
+    def pause_writing(self) -> None:
+        if self._exchange is not None:
+            self._exchange.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._exchange is not None:
+            self._exchange.resume_writing()
+
+    def flushed(self) -> None:
+        if self._exchange is not None:
+            self._exchange.flushed()
+
+    # -- deliver what the parser noted
+    _last_stamp = 0.0
+
+    def _deliver(self, exchange: Exchange, stamp: float, error: str | None) -> None:
+        self._last_stamp = stamp
+        if self._heads:
+            heads, self._heads = self._heads, []
+            for head in heads:
+                if head.status < 200:
+                    exchange.handler.on_informational(head)
+                else:
+                    exchange.head_came()
+                    exchange.handler.on_head(head, stamp)
+                if exchange.done:
+                    return
+        if self._parts:
+            parts, self._parts = self._parts, []
+            exchange.handler.on_body(parts[0] if len(parts) == 1 else b"".join(parts), stamp)
+            if exchange.done:
+                return
+        if self._complete:
+            self._end(exchange, stamp)
+        elif error is not None:
+            exchange.fail(FailureKind.PROTOCOL, error)
+
+    def _end(self, exchange: Exchange, stamp: float) -> None:
+        trailers: Headers = tuple(self._headers)
+        reusable = self._keep_alive and not self._extra and exchange.whole_request_sent
+        self._exchange = None
+        exchange.detach()
+        self.served += 1
+        if reusable:
+            self._new_parser()
+            self.link.resume_reading()
+            self._release(self)
+        else:
+            self.discard()
+        exchange.succeed(trailers, stamp)
+
+    # -- httptools callbacks
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._extra = True
+            return
+        self._headers = []
+        self._reason = b""
+        self._in_body = False
+
+    def on_status(self, status: bytes) -> None:
+        if not self._extra:
+            self._reason += status
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        if not self._extra:
+            self._headers.append((name, value or b""))
+
+    def on_headers_complete(self) -> None:
+        if self._extra:
+            return
+        exchange = self._exchange
+        status = self._parser.get_status_code()
+        head = ResponseHead(
+            status, self._reason, tuple(self._headers), self._parser.get_http_version()
+        )
+        self._heads.append(head)
+        self._headers = []  # what comes now are trailers
+        self._head_bytes = 0
+        if status < 200:
+            return
+        self._in_body = True
+        if exchange is not None and exchange.request.method == b"HEAD":
+            # llhttp does not know that this was HEAD and would wait for a body.
+            self._complete = True
+            connection = head.get(b"connection") or b""
+            self._keep_alive = head.http_version == "1.1" and b"close" not in connection.lower()
+            return
+        framed = head.get(b"content-length") is not None or _chunked(head)
+        self._until_close = not framed and status not in NO_BODY_STATUSES
+
+    def on_body(self, body: bytes) -> None:
+        if self._complete:
+            self._extra = True
+        else:
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._in_body and not self._complete:
+            self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()
+
+
+def _chunked(head: ResponseHead) -> bool:
+    coding = head.get(b"transfer-encoding")
+    return coding is not None and coding.lower().rstrip().endswith(b"chunked")

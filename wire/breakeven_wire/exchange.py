@@ -1,0 +1,317 @@
+"""One request and its response: the states, the deadlines and the callbacks of an exchange."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from breakeven_wire.failure import Failure, FailureKind, Phase
+from breakeven_wire.message import Deadlines, Headers, Request, ResponseHead, encode_head
+
+if TYPE_CHECKING:
+    from breakeven_wire.connection import Connection
+    from breakeven_wire.pool import EnginePool
+
+REPLAY_BYTES = 65536
+"""A request may be sent once more only while all of it is still held here: 64 KiB."""
+
+
+class ExchangeHandler(Protocol):
+    """Who hears about an exchange; inherit to get the optional methods."""
+
+    def on_head(self, head: ResponseHead, stamp: float) -> None:
+        """The final response head came (never a 1xx)."""
+
+    def on_body(self, data: bytes, stamp: float) -> None:
+        """One read's decoded body bytes, joined."""
+
+    def on_end(self, trailers: Headers, stamp: float) -> None:
+        """The response is whole. The last callback."""
+
+    def on_failure(self, failure: Failure) -> None:
+        """The response will not become whole. The last callback."""
+
+    def on_informational(self, head: ResponseHead) -> None:  # noqa: ARG002 - a default
+        """A 1xx head came (100 Continue, 103 Early Hints)."""
+        return
+
+    def on_pause_writing(self) -> None:
+        """Enough of the request waits to be sent: stop calling `write`."""
+        return
+
+    def on_resume_writing(self) -> None:
+        """`write` may go on."""
+        return
+
+
+class Exchange:
+    """One request in flight; made by `EnginePool.start`.
+
+    Attributes:
+        started, connected, sent: seconds on the pool's clock (None until they happen).
+        reused: whether the connection had served an earlier request.
+        retried: whether the request was sent a second time (see `EnginePool.retry_stale`).
+        unstamped_reads: reads of this exchange that had no kernel stamp.
+        clock_stepped: whether the stamps' clock was stepped while the exchange ran.
+    """
+
+    def __init__(
+        self, pool: EnginePool, request: Request, handler: ExchangeHandler, deadlines: Deadlines
+    ) -> None:
+        self._pool = pool
+        self.request = request
+        self.handler = handler
+        self.deadlines = deadlines
+        self.started = pool.now()
+        self.connected: float | None = None
+        self.sent: float | None = None
+        self.reused = False
+        self.retried = False
+        self.head_received = False
+        self.clock_stepped = False
+        self.unstamped_reads = 0
+        self.done = False
+        self._clock_steps = pool.clock_steps
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._phase = Phase.CONNECT
+        self._timer: asyncio.TimerHandle | None = None
+        self._total_timer: asyncio.TimerHandle | None = None
+        self._last = pool.loop.time()
+        self._limit: float | None = None
+        self._paused = False
+        self._body_ended = request.stream is None
+        self._written: list[bytes | memoryview] = []
+        self._written_bytes = 0
+        self._replayable = True
+        self._asked_to_pause = False
+        if deadlines.total_s is not None:
+            self._total_timer = pool.loop.call_later(deadlines.total_s, self._total_passed)
+        self._enter(Phase.CONNECT, deadlines.connect_s)
+
+    # -- what the caller may do
+    def write(self, data: bytes) -> None:
+        """Sends a part of a streamed request body (chunk framing is added where it applies)."""
+        if self.done or self._body_ended or not data:
+            return
+        if self.request.stream == "chunked":
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self._put(data)
+
+    def end(self, trailers: Headers = ()) -> None:
+        """Ends a streamed request body."""
+        if self.done or self._body_ended:
+            return
+        self._body_ended = True
+        if self.request.stream == "chunked":
+            fields = b"".join(b"%b: %b\r\n" % pair for pair in trailers)
+            self._put(b"0\r\n" + fields + b"\r\n")
+        if self._connection is not None:
+            self._note_sent()
+
+    def pause_reading(self) -> None:
+        """Stops reading the response: the engine meets TCP's back-pressure."""
+        self._paused = True
+        if self._connection is not None:
+            self._connection.link.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Reads on after `pause_reading`."""
+        self._paused = False
+        self._last = self._pool.loop.time()
+        if self._connection is not None:
+            self._connection.link.resume_reading()
+
+    def abort(self) -> None:
+        """Closes the connection at once, in any phase; no callback comes afterwards."""
+        if not self.done:
+            self._finish()
+            self._drop_connection()
+
+    @property
+    def phase(self) -> Phase:
+        """How far the exchange has come."""
+        return self._phase
+
+    # -- called by the pool and the connection
+    def attach(self, connection: Connection) -> None:
+        """The connection stands: writes the head and what waits of the body."""
+        self._connecting = None
+        self._connection = connection
+        self.reused = connection.served > 0
+        self.connected = self._pool.now()
+        self._enter(Phase.SEND, self.deadlines.idle_s)
+        origin = self._pool.origin
+        head = encode_head(self.request, origin.authority.encode(), origin.prefix.encode())
+        body = self.request.body
+        link = connection.link
+        if len(body) <= REPLAY_BYTES:
+            link.write(b"".join((head, body, *self._written)))
+        else:
+            self._replayable = False
+            link.write(head)
+            link.write(memoryview(body))
+        if not self._replayable:
+            self._written.clear()
+        if self._paused:
+            link.pause_reading()
+        if self.done:
+            return
+        if self._asked_to_pause and not link.unsent:
+            self.resume_writing()
+        if self._body_ended:
+            self._note_sent()
+
+    def data_came(self, unstamped: bool) -> None:
+        """A read came for this exchange."""
+        self._last = self._pool.loop.time()
+        self._replayable = False
+        self._written.clear()
+        if unstamped:
+            self.unstamped_reads += 1
+
+    def head_came(self) -> None:
+        """The final head came: from here on the idle deadline holds."""
+        self.head_received = True
+        if self.sent is not None:
+            self._enter(Phase.BODY, self.deadlines.idle_s)
+
+    def flushed(self) -> None:
+        """The kernel took all that was written."""
+        self._last = self._pool.loop.time()
+        if self._body_ended:
+            self._note_sent()
+
+    def pause_writing(self) -> None:
+        """The link holds too much."""
+        if not self._asked_to_pause and self.request.stream is not None:
+            self._asked_to_pause = True
+            self.handler.on_pause_writing()
+
+    def resume_writing(self) -> None:
+        """The link has room again."""
+        self._last = self._pool.loop.time()
+        if self._asked_to_pause:
+            self._asked_to_pause = False
+            self.handler.on_resume_writing()
+
+    def succeed(self, trailers: Headers, stamp: float) -> None:
+        """The response is whole."""
+        if not self.done:
+            self._finish()
+            self.handler.on_end(trailers, stamp)
+
+    def detach(self) -> None:
+        """The connection goes back to the pool; the response is whole."""
+        self._connection = None
+
+    def fail(self, kind: FailureKind, detail: str) -> None:
+        """The exchange failed; tried once more where the rule allows, else told."""
+        if self.done:
+            return
+        connection, self._connection = self._connection, None
+        started = connection is not None and connection.response_started
+        if connection is not None:
+            connection.discard()
+        stale = self.reused and not started and kind in _STALE_KINDS
+        if stale and self._replayable and not self.retried and self._pool.retry_stale:
+            self.retried = True
+            self._pool.reconnect(self)
+            return
+        failure = Failure(kind, self._phase, detail, self.reused, started)
+        self._finish()
+        self.handler.on_failure(failure)
+
+    @property
+    def whole_request_sent(self) -> bool:
+        """Whether the connection could serve another request once the response is whole."""
+        return self.sent is not None
+
+    def connecting(self, task: asyncio.Task[None]) -> None:
+        """Remembers the task that connects, so that abort can cancel it."""
+        self._connecting = task
+
+    def restart_connecting(self) -> None:
+        """Begins again on a new connection (the one allowed retry)."""
+        self.sent = None
+        self._enter(Phase.CONNECT, self.deadlines.connect_s)
+
+    # -- inside
+    def _put(self, data: bytes) -> None:
+        if self._replayable:
+            self._written.append(data)
+            self._written_bytes += len(data)
+        if self._connection is not None:
+            if self._written_bytes + len(self.request.body) > REPLAY_BYTES:
+                self._replayable = False
+                self._written.clear()
+            self._connection.link.write(data)
+            self._last = self._pool.loop.time()
+        elif self._written_bytes > REPLAY_BYTES:
+            self.pause_writing()
+
+    def _note_sent(self) -> None:
+        connection = self._connection
+        if connection is not None and self.sent is None and not connection.link.unsent:
+            self.sent = self._pool.now()
+            if self.head_received:
+                self._enter(Phase.BODY, self.deadlines.idle_s)
+            else:
+                self._enter(Phase.HEAD, self.deadlines.first_byte_s)
+
+    def _enter(self, phase: Phase, limit: float | None) -> None:
+        self._phase = phase
+        self._limit = limit
+        self._last = self._pool.loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if limit is not None:
+            self._timer = self._pool.loop.call_later(limit, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        """One timer a phase, moved only when it fires: a read costs no timer."""
+        self._timer = None
+        if self._limit is None or self.done:
+            return
+        if self._paused and self._phase is Phase.BODY:
+            self._last = self._pool.loop.time()
+        left = self._last + self._limit - self._pool.loop.time()
+        if left > 0.001:
+            self._timer = self._pool.loop.call_later(left, self._check_deadline)
+        else:
+            self._timed_out(f"nothing came for {self._limit:g} s")
+
+    def _total_passed(self) -> None:
+        self._total_timer = None
+        self._timed_out(f"not finished after {self.deadlines.total_s:g} s")
+
+    def _timed_out(self, detail: str) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        self.fail(FailureKind.TIMEOUT, detail)
+
+    def _drop_connection(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.discard()
+
+    def _finish(self) -> None:
+        self.done = True
+        self._written.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._total_timer is not None:
+            self._total_timer.cancel()
+            self._total_timer = None
+        self.clock_stepped = self._pool.check_clock() != self._clock_steps
+        self._pool.forget(self)
+
+
+_STALE_KINDS = frozenset({FailureKind.RESET, FailureKind.CLOSED_EARLY})
+"""How a keep-alive connection that the engine closed meanwhile shows itself."""
