@@ -58,8 +58,7 @@ class Child:
 
 def _pump(pipe: object, into: list[bytes]) -> threading.Thread:
     def run() -> None:
-        for line in iter(pipe.readline, b""):  # type: ignore[attr-defined]
-            into.append(line)
+        into.extend(iter(pipe.readline, b""))  # type: ignore[attr-defined]
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
