@@ -12,6 +12,8 @@ export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
+# The two rooms with heavier needs keep their own targets: test-ops, ops-demo; test-vllm, bench-vllm.
+-include deploy/ops.mk tests/vllm/vllm.mk
 .PHONY: help install check format test build demo bench clean
 
 help: ## what there is
@@ -49,4 +51,4 @@ bench: install ## cost, added latency and fidelity beside peers (not a test)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-ops .venv-vllm dist build .mypy_cache .ruff_cache .pytest_cache
