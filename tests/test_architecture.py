@@ -44,7 +44,9 @@ CORE_LEVEL = {
     "histogram": 1,
     "units": 1,
     "settings": 2,
-    "chunks": 2,
+    "chunks": 1,
+    "gaps": 2,
+    "report": 2,
     "stream": 3,
     "slo": 4,
     "load": 1,
@@ -60,6 +62,11 @@ CORE_LEVEL = {
     "quality": 3,
     "certificate": 5,
     "routing": 5,
+    "health": 1,
+    "policy": 1,
+    "guard": 6,
+    "proven": 6,
+    "steering": 7,
     "decision": 6,
 }
 

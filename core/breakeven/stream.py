@@ -1,0 +1,346 @@
+"""The observer of one streamed response: bytes and times in, a report out.
+
+Implements measurement.md, "Stream" and "Reads, merges and pauses", once for proxy and generator.
+Not here: sockets and clocks (`breakeven_wire`), what an event's JSON means (`breakeven.chunks`),
+verdicts (`breakeven.slo`), the report's type (`breakeven.report`).
+
+No text is kept: the observer holds numbers, and the bytes of an event that has not ended yet.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import orjson
+
+from .chunks import (
+    OUTPUT,
+    REASONING,
+    Chunk,
+    ErrorInfo,
+    SpecBlock,
+    Usage,
+    chunk_of,
+    read_choice,
+    read_fingerprint,
+    read_spec,
+    read_usage,
+)
+from .errors import ProtocolError
+from .gaps import EPSILON_S, GapMeter, GapSink, Track
+from .report import Ending, StreamReport
+from .sse import MAX_EVENT_BYTES, SSEDecoder
+
+__all__ = ["EPSILON_S", "Ending", "GapSink", "StreamObserver", "StreamReport"]
+
+MAX_CHOICES = 1024
+"""More choices than any request asks for: an index above it is malformed, not memory."""
+
+_SHAPE_ERRORS = (ValueError, TypeError, AttributeError, KeyError)
+
+
+class _Choice:
+    """Counting state of one choice index, beside its track of timed points."""
+
+    __slots__ = ("base", "base_known", "finish", "index", "track", "usage")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.track = Track()
+        self.base = 0  # tokens counted so far
+        self.base_known = True  # no event is missing in base
+        self.usage: int | None = None  # newest cumulative usage of this choice
+        self.finish: str | None = None
+
+
+class StreamObserver:
+    """Measures one streamed response while it is read.
+
+    Args:
+        start: when the request was sent, seconds, on the clock of the reads' stamps.
+        epsilon_s: gaps below it are inside a burst.
+        gap_bound_s: the SLO's gap bound; burst gaps above it are counted exactly.
+        keep_events: keep offset and tokens of every event for the report's columns.
+        sink: histograms to fill while the stream runs.
+        max_event_bytes: longest SSE event; a longer one makes the stream malformed.
+
+    Never raises for what an engine sent: the report says `malformed`, `error_frame` and the like.
+    """
+
+    __slots__ = (
+        "_choices", "_clock_steps", "_columns", "_counted", "_decoder", "_done", "_error",
+        "_events", "_events_counted", "_fingerprint", "_finish_at", "_gaps", "_malformed", "_now",
+        "_output_at", "_prompt_tokens", "_report", "_seen", "_shift", "_spec", "_touched", "_usage",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        start: float,
+        *,
+        epsilon_s: float = EPSILON_S,
+        gap_bound_s: float | None = None,
+        keep_events: bool = False,
+        sink: GapSink | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+    ) -> None:
+        self._gaps = GapMeter(epsilon_s, gap_bound_s, sink)
+        self._decoder: SSEDecoder | None = SSEDecoder(max_event_bytes=max_event_bytes)
+        self._choices: dict[int, _Choice] = {}
+        self._touched: list[Track] = []
+        self._columns: tuple[list[float], list[int | None], list[int]] | None = None
+        if keep_events:
+            self._columns = ([], [], [])
+        self._report: StreamReport | None = None
+        # Time. A clock that steps back is shifted forward again, so that no gap is negative.
+        self._now = start
+        self._shift = -start
+        self._clock_steps = 0
+        # What was seen.
+        self._events = 0
+        self._events_counted = 0
+        self._counted = 0
+        self._seen = 0
+        self._malformed = 0
+        self._done = False
+        self._error: ErrorInfo | None = None
+        self._usage: Usage | None = None
+        self._prompt_tokens: int | None = None
+        self._spec: SpecBlock | None = None
+        self._fingerprint: str | None = None
+        self._output_at: float | None = None
+        self._finish_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"StreamObserver(<{self._events} events>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a StreamObserver holds bytes in flight and is never written anywhere")
+
+    def receive_data(self, data: bytes, now: float, *, paused: bool = False) -> None:
+        """Take the body bytes of one read.
+
+        Args:
+            data: dechunked body bytes of the whole read; may hold several events, or half of one.
+            now: stamp of the read's last segment, on the clock of `start`.
+            paused: reading had been paused since the read before, for a slow client.
+        """
+        decoder = self._decoder
+        if decoder is None:
+            return
+        if now < self._now:
+            self._clock_steps += 1
+            self._shift += self._now - now
+            self._gaps.interrupt(pause=False)
+        self._now = now
+        if paused:
+            self._gaps.interrupt(pause=True)
+        payload = decoder.whole_event(data)
+        if payload is not None:
+            self._receive_event(payload)
+        else:
+            try:
+                for event in decoder.receive_data(data):
+                    self._receive_event(event.data)
+            except ProtocolError:
+                self._malformed += 1
+                self._decoder = None
+        if self._touched:
+            self._gaps.end_read(self._touched, now + self._shift)
+            self._touched.clear()
+
+    def finish(self, now: float, ending: Ending) -> StreamReport:
+        """Close the stream; the same report again if it was closed before."""
+        if self._report is None:
+            self._report = self._close(now, ending)
+        return self._report
+
+    # Counting: what an event carries
+
+    def _receive_event(self, payload: bytes) -> None:
+        if self._done:
+            self._malformed += bool(payload)  # nothing may follow the end
+            return
+        if not payload:
+            return
+        if payload == b"[DONE]":
+            self._done = True
+            return
+        try:
+            obj = orjson.loads(payload)
+            choices = obj.get("choices")
+            if not choices or obj.get("error"):
+                self._take_chunk(chunk_of(obj))
+                return
+            usage = obj.get("usage")
+            total = usage.get("completion_tokens") if usage else None
+            if total.__class__ is not int:
+                total = None
+            for choice in choices:
+                index, seen, tokens, finish = read_choice(choice)
+                self._take(index, seen, tokens, total, finish)
+            if usage and self._prompt_tokens is None and (stated := read_usage(usage)):
+                self._prompt_tokens = stated.prompt_tokens
+            if self._fingerprint is None and "system_fingerprint" in obj:
+                self._fingerprint = read_fingerprint(obj["system_fingerprint"])
+            if self._spec is None and "metrics" in obj:
+                self._spec = read_spec(obj["metrics"])
+        except _SHAPE_ERRORS:
+            self._malformed += 1
+
+    def _take_chunk(self, chunk: Chunk) -> None:
+        """The rare chunks: usage only, errors, and the events of /v1/responses."""
+        self._error = self._error or chunk.error
+        self._spec = self._spec or chunk.spec
+        self._fingerprint = self._fingerprint or chunk.system_fingerprint
+        for delta in chunk.choices:
+            seen = (REASONING if delta.reasoning else OUTPUT) if delta.has_token else 0
+            self._take(delta.index, seen, delta.tokens, None, delta.finish_reason)
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+            self._prompt_tokens = chunk.usage.prompt_tokens
+        self._done = chunk.done
+
+    def _take(
+        self, index: int, seen: int, tokens: int | None, total: int | None, finish: str | None
+    ) -> None:
+        """Count the tokens that one choice of one chunk adds, and note an event if it adds any.
+
+        The order of measurement.md: cumulative usage of this choice, else the chunk's own count
+        (token ids, else logprobs), else unknown; never 1 per chunk.
+        """
+        choice = self._choices.get(index) or self._new_choice(index)
+        if total is not None and (total or not seen):
+            # Text beside a total of 0 shows that totals are placeholders here, not counts.
+            if choice.base_known and total >= choice.base:
+                tokens = total - choice.base
+            choice.usage = choice.base = total
+            choice.base_known = True
+        elif tokens is not None:
+            choice.base += tokens
+        elif seen:
+            choice.base_known = False
+        if finish is not None:
+            choice.finish = finish
+            self._finish_at = self._now + self._shift
+        if seen:
+            if tokens == 0 and not choice.base:
+                tokens = None  # no tokens so far cannot be true beside text
+                choice.base_known = False
+            self._seen |= seen
+            if seen & OUTPUT and self._output_at is None:
+                self._output_at = self._now + self._shift
+        elif tokens is None:
+            return
+        if tokens != 0:
+            self._note_event(choice, tokens)
+
+    def _new_choice(self, index: int) -> _Choice:
+        if index.__class__ is not int or not 0 <= index < MAX_CHOICES:
+            raise ValueError("no choice index")
+        choice = self._choices[index] = _Choice(index)
+        return choice
+
+    def _note_event(self, choice: _Choice, tokens: int | None) -> None:
+        track = choice.track
+        self._events += 1
+        if not track.read_events:
+            self._touched.append(track)
+        track.read_events += 1
+        if tokens is None:
+            track.read_tokens = None
+        else:
+            self._events_counted += 1
+            self._counted += tokens
+            if track.read_tokens is not None:
+                track.read_tokens += tokens
+        if self._columns is not None:
+            offsets, counts, indexes = self._columns
+            offsets.append(self._now + self._shift)
+            counts.append(tokens)
+            indexes.append(choice.index)
+
+    # Adding up
+
+    def _close(self, now: float, ending: Ending) -> StreamReport:
+        gaps = self._gaps
+        truncated = self._decoder is not None and self._decoder.pending_bytes > 0
+        self._decoder = None
+        choices = [self._choices[index] for index in sorted(self._choices)]
+        timed = [choice.track for choice in choices if choice.track.first is not None]
+        for track in timed:
+            gaps.close(track, cut=ending is not Ending.COMPLETE)
+        usage = self._usage_tokens(choices)
+        counted = self._events_counted == self._events
+        tokens = usage if usage is not None else self._counted if counted and timed else None
+        firsts = [track.first_tokens for track in timed]
+        first_events = sum(track.first_events for track in timed)
+        first_tokens = None if None in firsts or not timed else sum(n or 0 for n in firsts)
+        columns = self._columns or (None, None, None)
+        return StreamReport(
+            ending=ending,
+            end_s=max(now, self._now) + self._shift,
+            events=self._events,
+            events_counted=self._events_counted,
+            first_event_s=gaps.first,
+            last_event_s=max((track.last for track in timed), default=None),
+            ttft_s=gaps.first,
+            ttft_merged=gaps.first_merged,
+            ttfo_s=self._output_at,
+            answer_s=self._answer_s(choices),
+            counted_tokens=self._counted,
+            usage_tokens=usage,
+            tokens=tokens,
+            prompt_tokens=self._prompt_tokens,
+            reasoning_tokens=None if self._usage is None else self._usage.reasoning_tokens,
+            first_event_tokens=first_tokens,
+            decode_s=sum(c.last - (c.first or 0.0) for c in timed) if timed else None,
+            decode_tokens=self._decode_tokens(tokens, first_tokens, first_events),
+            stream_cycles=self._events - first_events,
+            choices=len(choices),
+            epsilon_s=gaps.epsilon_s,
+            bursts=gaps.bursts,
+            burst_gaps=gaps.burst_gaps,
+            gap_bound_s=gaps.bound_s,
+            burst_gaps_over=None if gaps.bound_s is None else gaps.over,
+            burst_gap_max_s=gaps.max_s if gaps.burst_gaps else None,
+            burst_gap_p99_s=gaps.p99_s(),
+            unobserved_gaps=gaps.unobserved,
+            merged_reads=gaps.merged_reads,
+            backpressured=gaps.backpressured,
+            clock_steps=self._clock_steps,
+            max_burst_tokens=gaps.max_burst_tokens or None,
+            finish_reasons=tuple(choice.finish for choice in choices),
+            empty=not self._seen,
+            done=self._done,
+            error_frame=self._error,
+            malformed=self._malformed,
+            truncated_event=truncated,
+            spec=self._spec,
+            system_fingerprint=self._fingerprint,
+            event_offsets_s=None if columns[0] is None else tuple(columns[0]),
+            event_tokens=None if columns[1] is None else tuple(columns[1]),
+            event_choices=None if columns[2] is None else tuple(columns[2]),
+        )
+
+    def _usage_tokens(self, choices: list[_Choice]) -> int | None:
+        """The engine's total: its usage-only chunk, else the choices' newest cumulative ones."""
+        if self._usage is not None and self._usage.completion_tokens is not None:
+            return self._usage.completion_tokens
+        totals = [choice.usage for choice in choices]
+        return None if None in totals or not totals else sum(n or 0 for n in totals)
+
+    def _answer_s(self, choices: list[_Choice]) -> float | None:
+        if not choices or any(choice.finish is None for choice in choices):
+            return None
+        return max(self._finish_at or 0.0, *(choice.track.last for choice in choices))
+
+    def _decode_tokens(
+        self, tokens: int | None, first_tokens: int | None, first_events: int
+    ) -> int | None:
+        if self._events == first_events:
+            return 0 if self._events else None
+        if tokens is None or first_tokens is None:
+            return None
+        if self._events_counted == self._events and self._counted != tokens:
+            return None  # the counts contradict the usage: neither can be divided by
+        return tokens - first_tokens if tokens >= first_tokens else None
