@@ -22,7 +22,7 @@ from .errors import SchemaError
 from .exposition import Page, Sample, label_values, parse_page
 
 CUT_SHARE_MAX = 0.5
-"""Above this share of accepted tokens "cut", samples are tokens, not steps (1-4 % recorded)."""
+"""Above this share of accepted tokens "cut", samples are tokens, not steps (9 % recorded)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def _accounted(
                         ("draft_tokens", counters.get("spec_draft_tokens")),
                         ("accepted", accepted), ("accepted_per_position", positions)):  # fmt: skip
         if value is None:
-            reasons.setdefault(name, "not exposed by this engine")
+            reasons.setdefault(name, _not_there(name))
     decoded = g - f if g is not None and f is not None else None
     cut = f + s + accepted - g if None not in (f, s, accepted, g) else None  # type: ignore[operator]
     if cut is not None and accepted and cut > CUT_SHARE_MAX * accepted:
@@ -286,6 +286,12 @@ def _accounted(
         gauges=after.gauges,
         reasons=reasons,
     )
+
+
+def _not_there(name: str) -> str:
+    if name in ("g", "f"):
+        return "not exposed by this engine"
+    return "not exposed: the engine runs without speculation, or does not count it"
 
 
 def _steps(
@@ -329,7 +335,9 @@ def _ratio(
     above: float | None, below: float | None, name: str, reasons: dict[str, str]
 ) -> float | None:
     if above is None or below is None:
-        reasons.setdefault(name, reasons.get("s") or "a series that it needs is not exposed")
+        speculation = name == "acceptance" and _not_there(name)
+        why = speculation or reasons.get("s") or "a series that it needs is not exposed"
+        reasons.setdefault(name, why)
         return None
     if below <= 0:
         reasons.setdefault(name, "nothing happened between the two pages")

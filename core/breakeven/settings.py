@@ -62,8 +62,9 @@ def load_settings(text: str, *, file: str, model: type[T]) -> T:
     node = _compose(text, file)
     lines: dict[Loc, int] = {}
     faults: list[ConfigError] = []
-    data = {} if node is None else _plain(node, (), lines, faults, file)
-    if node is not None and not isinstance(data, dict):
+    data = None if node is None else _plain(node, (), lines, faults, file)
+    data = {} if data is None else data
+    if not isinstance(data, dict):
         faults.append(
             ConfigError("the file must be a mapping", file=file, line=1, mend="write key: value")
         )

@@ -57,6 +57,16 @@ class Header:
     block: Block = field(default_factory=Block)
     notes: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def block_unit(self) -> Literal["bytes", "tokens"]:
+        """Unit of a prefix block."""
+        return self.block.unit
+
+    @property
+    def block_size(self) -> int:
+        """Size of a prefix block in its unit."""
+        return self.block.size
+
 
 HEADER_NOTES = ("source", "licence", "created", "tool", "arm", "model", "engine", "content")
 """What a header may say beside version and block: where the trace came from, in a few words."""
@@ -94,6 +104,11 @@ class Trace:
 
     header: Header
     arrivals: tuple[Arrival, ...]
+
+    @classmethod
+    def of(cls, arrivals: Sequence[Arrival], header: Header | None = None) -> Trace:
+        """A trace of these arrivals, with the default header unless one is given."""
+        return cls(header or Header(), tuple(arrivals))
 
     @property
     def duration_s(self) -> float:
