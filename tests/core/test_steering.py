@@ -201,6 +201,14 @@ def test_reload_keeps_health_and_moves_by_new_weights() -> None:
     assert steering.health("draft") is Health.UP
 
 
+def test_reload_applies_the_range_to_the_new_share_at_once() -> None:
+    """30/s split in halves is in range; the same load undivided is not, before any tick."""
+    steering = ready(SPLIT)
+    assert steering.tick(1, 0, idle(30), {}) == []
+    moves = steering.replan(SINGLE, 1.5, epoch_s=0)
+    assert [move.after for move in moves] == [State.OUT_OF_RANGE]
+
+
 def test_live_baseline_is_compared_only_in_the_same_load_class() -> None:
     """2 % above the baseline's error share trips at equal load, not when one arm is at peak."""
     plan = replace(SPLIT, budget=GuardBudget(min_requests=10, error_share=None))
@@ -222,18 +230,21 @@ class Gateway(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now, self.epoch, self.offered = 0.0, 0.0, 0.0
-        self.steering = Steering(SINGLE, 0.0)
-        self.tripped = self.limited = False
+        self.steering = ready(SINGLE)
+        self.tripped = False
         self.count = ArmCounters()
 
-    @rule(arm=st.sampled_from(["base", "draft"]), seen=st.sampled_from(Signal))
+    @rule(
+        arm=st.sampled_from(["base", "draft"]),
+        seen=st.sampled_from([*Signal, *[Signal.READY] * 6]),  # bans are met while serving
+    )
     def signal(self, arm: str, seen: Signal) -> None:
         self.steering.saw(arm, seen, self.now)
 
     @rule(
-        pause=st.sampled_from([0.5, 1.0, 30.0, 61.0]),
+        pause=st.sampled_from([0.5, 1.0, 30.0, 61.0, 500.0]),
         offered=st.sampled_from([0, 5, 9, 18, 21, 51]),
-        bad=st.booleans(),
+        bad=st.sampled_from([False] * 7 + [True]),
     )
     def tick(self, pause: float, offered: float, bad: bool) -> None:
         self.now += pause
@@ -243,15 +254,13 @@ class Gateway(RuleBasedStateMachine):
         self.count = replace(c, requests=c.requests + 50, errors=c.errors + (50 if bad else 0))
         self.steering.tick(self.now, self.epoch, Traffic(offered), {"draft": self.count})
 
-    @rule(detail=st.text(max_size=5))
-    def trip(self, detail: str) -> None:
-        self.steering.trip("draft", self.now, detail)
-        self.tripped = True
-
-    @rule()
-    def rearm(self) -> None:
-        self.steering.rearm("draft", self.now, "")
-        self.tripped = False
+    @rule(rearm=st.sampled_from([True] * 3 + [False]))
+    def order(self, rearm: bool) -> None:
+        if rearm:
+            self.steering.rearm("draft", self.now, "")
+        else:
+            self.steering.trip("draft", self.now, "")
+        self.tripped = not rearm
 
     @rule(plan=st.sampled_from([SINGLE, SPLIT, AWARE]))
     def reload(self, plan: Plan) -> None:
@@ -275,5 +284,5 @@ class Gateway(RuleBasedStateMachine):
             assert "draft" not in served
 
 
-Gateway.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Gateway.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestGateway = Gateway.TestCase
