@@ -1,0 +1,17 @@
+"""Errors of the simulator.
+
+SimError
+└── SimInputError   the user's fault: a flag, a draft file, a trace (exit 2)
+
+Independent of the other rooms on purpose: the simulator imports none of them.
+"""
+
+from __future__ import annotations
+
+
+class SimError(Exception):
+    """Root of every error that this package raises."""
+
+
+class SimInputError(SimError):
+    """Bad input; the message quotes the value and says the mend."""
