@@ -125,7 +125,8 @@ class GuardBudget:
     The first group is absolute. The second compares with the live baseline and acts only while
     both arms had `min_requests` in the window and stood in the same load class: at unequal load
     they are not the same measurement. `*_ratio`: candidate ÷ baseline; `*_excess`: difference
-    of shares.
+    of shares. `cost_ratio` is off by default: a fixed fleet's cost per good response falls with
+    its traffic, so between arms of unequal share per dollar it compares the shares.
     """
 
     window_s: float = 300.0
@@ -139,7 +140,7 @@ class GuardBudget:
     gap_p99_ratio: float | None = 1.25
     ttft_p95_ratio: float | None = 1.25
     goodput_excess: float | None = 0.05
-    cost_ratio: float | None = 1.1
+    cost_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

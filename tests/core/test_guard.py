@@ -31,7 +31,7 @@ def dist(*counts: int) -> Distribution:
 
 OFF = GuardBudget(
     min_requests=100, error_share=None, error_excess=None, gap_p99_ratio=None,
-    ttft_p95_ratio=None, goodput_excess=None, cost_ratio=None,
+    ttft_p95_ratio=None, goodput_excess=None,
 )  # fmt: skip
 GOOD = ArmCounters(
     requests=1000, errors=0, good=1000, ttft=dist(0, 1000, 0, 0, 0), gaps=dist(9990, 10, 0, 0, 0)
