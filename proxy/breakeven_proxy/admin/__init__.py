@@ -1,0 +1,1 @@
+"""The admin port: metrics page, health, status; aiohttp, apart from the traffic."""

@@ -1,0 +1,1 @@
+"""Decides for the relay: which arm, is there room, and what an arm's state is."""

@@ -1,0 +1,474 @@
+"""From what the relay saw of one request to its verdict and its numbers in `Metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+
+from breakeven.chunks import Body, SpecBlock, Usage, parse_body
+from breakeven.histogram import (
+    BURST_GAP_BOUNDS_S,
+    BURST_TOKENS_BOUNDS,
+    DURATION_BOUNDS_S,
+    EVENT_GAP_BOUNDS_S,
+    TPOT_BOUNDS_S,
+    TTFT_BOUNDS_S,
+    Buckets,
+    with_bounds,
+)
+from breakeven.load import LOAD_CLASSES, LoadClass
+from breakeven.report import Ending as StreamEnding
+from breakeven.report import StreamReport
+from breakeven.slo import SLO, Outcome, Verdict, classify
+from breakeven.stream import GapSink, StreamObserver
+from breakeven_proxy.config import OTHER
+from breakeven_proxy.observe.metrics import Cell, Metrics
+from breakeven_proxy.relay.heads import is_event_stream
+from breakeven_proxy.relay.seams import Arrival, Close, Ending
+from breakeven_wire import ResponseHead, Stamps
+
+MAX_BODY_BYTES = 1 << 20
+"""A JSON body above this is not parsed: it would stall every stream."""
+
+VERDICTS: tuple[Verdict, ...] = tuple(
+    verdict for verdict in Verdict if verdict not in {Verdict.DROPPED, Verdict.INTERRUPTED}
+)
+"""What the proxy can say of a request; the other two are the generator's."""
+
+LENGTH_CLASSES = ((256, "le256"), (2048, "le2048"), (16384, "le16384"))
+LENGTHS = (*(name for _, name in LENGTH_CLASSES), "gt16384", "unknown")
+"""Classes of prompt and output lengths, tokens."""
+
+MAX_ACCEPTED_LENGTH = 32
+"""Accepted lengths above share the last label."""
+
+OVERHEAD_BOUNDS_S = (
+    0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0,
+)  # fmt: skip
+
+SOURCES = ("block", "stream")
+UNREAD = ("encoding", "too_large", "content_type")
+
+STREAM_ENDINGS = {
+    Close.COMPLETE: StreamEnding.COMPLETE,
+    Close.BROKEN: StreamEnding.BROKEN,
+    Close.TIMEOUT: StreamEnding.TIMEOUT,
+    Close.CANCELLED: StreamEnding.CANCELLED,
+    Close.REFUSED: StreamEnding.COMPLETE,  # the status decides
+    Close.BAD_REQUEST: StreamEnding.COMPLETE,
+}
+
+
+def bounds_of(slo: SLO) -> dict[str, tuple[float, ...]]:
+    """Bucket bounds of the histogram families, with the SLO's bounds among them."""
+
+    def extra(*bounds: float | None) -> list[float]:
+        return [bound for bound in bounds if bound is not None]
+
+    return {
+        "ttft_seconds": with_bounds(TTFT_BOUNDS_S, extra(slo.ttft_s)),
+        "event_gap_seconds": with_bounds(EVENT_GAP_BOUNDS_S, extra(slo.gap_p99_s)),
+        "burst_gap_seconds": with_bounds(BURST_GAP_BOUNDS_S, extra(slo.gap_p99_s)),
+        "burst_tokens": tuple(float(bound) for bound in BURST_TOKENS_BOUNDS),
+        "request_max_gap_seconds": with_bounds(BURST_GAP_BOUNDS_S, extra(slo.gap_p99_s)),
+        "time_per_output_token_seconds": with_bounds(TPOT_BOUNDS_S, extra(slo.tpot_s)),
+        "request_duration_seconds": with_bounds(DURATION_BOUNDS_S, extra(slo.e2e_s)),
+        "overhead_seconds": OVERHEAD_BOUNDS_S,
+        "event_loop_lag_seconds": OVERHEAD_BOUNDS_S,
+    }
+
+
+def length_class(tokens: int | None) -> str:
+    """The label of a token count."""
+    if tokens is None:
+        return "unknown"
+    for bound, name in LENGTH_CLASSES:
+        if tokens <= bound:
+            return name
+    return "gt16384"
+
+
+class CohortMeters:
+    """The series of one arm and cohort, bound once."""
+
+    def __init__(self, metrics: Metrics, arm: str, cohort: str) -> None:
+        m = metrics
+        self.arm = arm
+        self.cohort = cohort
+        self.ttft = m["ttft_seconds"].buckets(arm, cohort)
+        self.max_gap = m["request_max_gap_seconds"].buckets(arm, cohort)
+        self.tpot = m["time_per_output_token_seconds"].buckets(arm, cohort)
+        self.duration = m["request_duration_seconds"].buckets(arm, cohort)
+        self.sink = GapSink(
+            m["event_gap_seconds"].buckets(arm, cohort),
+            m["burst_gap_seconds"].buckets(arm, cohort),
+            m["burst_tokens"].buckets(arm, cohort),
+        )
+        self.completion_tokens = m["completion_tokens_total"].cell(arm, cohort)
+        self.prompt_tokens = m["prompt_tokens_total"].cell(arm, cohort)
+        self.by_accepted = [
+            m["spec_cycles_by_accepted_length_total"].cell(arm, cohort, _accepted_label(i))
+            for i in range(MAX_ACCEPTED_LENGTH + 1)
+        ]
+        self.loads: dict[LoadClass, LoadMeters] = {
+            load: LoadMeters(m, arm, cohort, load) for load in LOAD_CLASSES
+        }
+
+
+class LoadMeters:
+    """The series of one arm, cohort and load."""
+
+    def __init__(self, metrics: Metrics, arm: str, cohort: str, load: str) -> None:
+        self.verdicts: dict[Verdict, Cell] = {
+            verdict: metrics["requests_total"].cell(arm, cohort, load, verdict.value)
+            for verdict in VERDICTS
+        }
+        self.decode_seconds = metrics["decode_seconds_total"].cell(arm, cohort, load)
+        self.decode_tokens = metrics["decode_tokens_total"].cell(arm, cohort, load)
+        self.spec: dict[str, tuple[Cell, Cell, Cell, Cell]] = {}
+        for source in SOURCES:
+            labels = (arm, cohort, load, source)
+            self.spec[source] = (
+                metrics["spec_cycles_total"].cell(*labels),
+                metrics["spec_draft_tokens_total"].cell(*labels),
+                metrics["spec_accepted_tokens_total"].cell(*labels),
+                metrics["spec_committed_tokens_total"].cell(*labels),
+            )
+
+
+class ArmMeters:
+    """The series of one arm."""
+
+    def __init__(self, metrics: Metrics, arm: str, cohorts: Iterable[str]) -> None:
+        m = metrics
+        self.arm = arm
+        self.cohorts = {cohort: CohortMeters(m, arm, cohort) for cohort in cohorts}
+        self.merged_reads = m["merged_reads_total"].cell(arm)
+        self.unobserved_gaps = m["unobserved_gaps_total"].cell(arm)
+        self.backpressured = m["backpressured_requests_total"].cell(arm)
+        self.overhead = m["overhead_seconds"].buckets(arm)
+        self.token_known = {k: m["token_coverage_total"].cell(arm, _yes(k)) for k in (True, False)}
+        self.usage_known = {k: m["usage_coverage_total"].cell(arm, _yes(k)) for k in (True, False)}
+        self.spec_reports = {k: m["spec_reports_total"].cell(arm, _yes(k)) for k in (True, False)}
+        self.unread = {why: m["unobserved_responses_total"].cell(arm, why) for why in UNREAD}
+        self.by_length: dict[tuple[str, str, Verdict], Cell] = {
+            key: m["requests_by_length_total"].cell(arm, key[0], key[1], key[2].value)
+            for key in product(LENGTHS, LENGTHS, VERDICTS)
+        }
+        self.other = {
+            code: m["other_requests_total"].cell(arm, code)
+            for code in ("1xx", "2xx", "3xx", "4xx", "5xx", "none")
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """One finished metered request, for those who record or trace it. Numbers and fixed words."""
+
+    arrival: Arrival
+    arm: str
+    cohort: str
+    load: LoadClass
+    verdict: Verdict
+    status: int | None
+    stream: bool
+    ttft_s: float | None
+    duration_s: float
+    tpot_s: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    report: StreamReport | None
+    request_facts: RequestFacts | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What a recorder took from the request's body: no text."""
+
+    sampling: str
+    prefix: tuple[str, ...] | None
+    session: str | None
+
+
+class Meter:
+    """Opens one observation a request.
+
+    Args:
+        slo: what a good response keeps.
+        epsilon_s: see measurement.md, burst.
+        arms, cohorts: label values; every child that can occur is made here.
+    """
+
+    def __init__(
+        self, metrics: Metrics, slo: SLO, epsilon_s: float, arms: Iterable[str], cohorts: list[str]
+    ) -> None:
+        self.metrics = metrics
+        self.slo = slo
+        self.epsilon_s = epsilon_s
+        self.arms = {arm: ArmMeters(metrics, arm, [*cohorts, OTHER]) for arm in arms}
+        self.listeners: list[Callable[[Metered], None]] = []
+        self.body_reader: Callable[[Arrival], RequestReader | None] = _no_reader
+        self.fingerprints: dict[str, str | None] = dict.fromkeys(self.arms)
+        """Newest system_fingerprint that an arm's answers carried."""
+
+    def open(
+        self, arrival: Arrival, arm: str, cohort: str, load: LoadClass, stamps: Stamps
+    ) -> RequestObservation:
+        """The observation of a metered request."""
+        start = arrival.realtime if stamps == "kernel" else arrival.monotonic
+        return RequestObservation(self, arrival, arm, cohort, load, start)
+
+    def passing(self, arm: str) -> PassingObservation:
+        """The observation of a request that is not metered."""
+        return PassingObservation(self.arms[arm])
+
+
+class RequestReader:
+    """Takes facts from a request's body as it passes; see observe.recorder."""
+
+    def feed(self, data: bytes) -> None:
+        """A part of the body."""
+
+    def facts(self) -> RequestFacts | None:
+        """What was found when it was whole."""
+        return None
+
+
+def _no_reader(arrival: Arrival) -> RequestReader | None:  # noqa: ARG001 - the default
+    return None
+
+
+class PassingObservation:
+    """Counts a request that is not metered, by its status class."""
+
+    def __init__(self, meters: ArmMeters) -> None:
+        self._meters = meters
+
+    def request_body(self, data: bytes) -> None:
+        """Nothing is read."""
+
+    def request_sent(self, complete: float, sent: float) -> None:
+        """Nothing is measured."""
+
+    def head(self, head: ResponseHead, stamp: float) -> None:
+        """Nothing is measured."""
+
+    def body(self, data: bytes, stamp: float, paused: bool) -> None:
+        """Nothing is read."""
+
+    def end(self, ending: Ending) -> None:
+        """One count."""
+        code = "none" if ending.status is None else f"{ending.status // 100}xx"
+        self._meters.other[code].inc()
+
+
+class RequestObservation:
+    """Measures one metered request; `end` gives it its verdict."""
+
+    def __init__(
+        self, meter: Meter, arrival: Arrival, arm: str, cohort: str, load: LoadClass, start: float
+    ) -> None:
+        self._meter = meter
+        self._arrival = arrival
+        self._arm = meter.arms[arm]
+        self._cohort = self._arm.cohorts[cohort]
+        self._load: LoadClass = load
+        self._start = start
+        self._reader = meter.body_reader(arrival)
+        self._stream: StreamObserver | None = None
+        self._json: bytearray | None = None
+        self._unread: str | None = None
+        self._head_status: int | None = None
+
+    def request_body(self, data: bytes) -> None:
+        """Only a recorder's reader looks at it."""
+        if self._reader is not None:
+            self._reader.feed(data)
+
+    def request_sent(self, complete: float, sent: float) -> None:
+        """What the proxy added on the way in."""
+        self._arm.overhead.observe(max(sent - complete, 0.0))
+
+    def head(self, head: ResponseHead, stamp: float) -> None:  # noqa: ARG002 - the seam's
+        """Decides how the body is read."""
+        self._head_status = head.status
+        encoding = head.get(b"content-encoding")
+        kind = head.get(b"content-type") or b""
+        if encoding is not None and encoding.strip().lower() != b"identity":
+            self._unread = "encoding"
+        elif is_event_stream(head):
+            self._stream = StreamObserver(
+                self._start,
+                epsilon_s=self._meter.epsilon_s,
+                gap_bound_s=self._meter.slo.gap_p99_s,
+                sink=self._cohort.sink,
+            )
+        elif b"json" in kind.lower():
+            self._json = bytearray()
+        else:
+            self._unread = "content_type"
+
+    def body(self, data: bytes, stamp: float, paused: bool) -> None:
+        """One read."""
+        if self._stream is not None:
+            self._stream.receive_data(data, stamp, paused=paused)
+        elif self._json is not None:
+            if len(self._json) + len(data) > MAX_BODY_BYTES:
+                self._json, self._unread = None, "too_large"
+            else:
+                self._json += data
+
+    def end(self, ending: Ending) -> None:
+        """The verdict and all numbers."""
+        report, body = None, None
+        if self._stream is not None:
+            report = self._stream.finish(ending.stamp, STREAM_ENDINGS[ending.close])
+        elif self._json is not None and ending.close is Close.COMPLETE:
+            body = parse_body(bytes(self._json))
+            self._json = None
+        duration = max(ending.stamp - self._start, 0.0)
+        outcome = self._outcome(ending, report, body, duration)
+        verdict = classify(outcome, self._meter.slo)
+        usage = _usage(report, body)
+        self._count(ending, verdict, usage, duration)
+        if report is not None:
+            self._count_stream(report)
+        spec = report.spec if report is not None else body.spec if body is not None else None
+        if report is not None or body is not None:
+            self._count_spec(spec, report)
+        fingerprint = (report or body) and (report or body).system_fingerprint  # type: ignore[union-attr]
+        if fingerprint:
+            self._meter.fingerprints[self._arm.arm] = fingerprint
+        self._tell(ending, verdict, report, usage, duration)
+
+    def _outcome(
+        self, ending: Ending, report: StreamReport | None, body: Body | None, duration: float
+    ) -> Outcome:
+        close = STREAM_ENDINGS[ending.close]
+        if report is not None and ending.status is not None and ending.status < 400:
+            outcome = Outcome.of_stream(report, status=ending.status)
+            stepped = ending.exchange is not None and ending.exchange.clock_stepped
+            return _without_times(outcome) if stepped else outcome
+        if body is not None and (ending.status or 500) < 400:
+            return Outcome.of_body(body, e2e_s=duration, status=ending.status, ending=close)
+        # No body that could be read: the status and the ending decide. A whole response that is
+        # fine so far stays unmeasured where the SLO bounds anything.
+        return Outcome(
+            stream=self._unread is not None and self._head_status == 200,
+            status=ending.status,
+            ending=close,
+            finished=None,
+            e2e_s=duration,
+        )
+
+    def _count(
+        self, ending: Ending, verdict: Verdict, usage: Usage | None, duration: float
+    ) -> None:
+        cohort = self._cohort
+        cohort.loads[self._load].verdicts[verdict].inc()
+        prompt = usage.prompt_tokens if usage is not None else None
+        output = usage.completion_tokens if usage is not None else None
+        self._arm.by_length[length_class(prompt), length_class(output), verdict].inc()
+        if ending.close is Close.COMPLETE and (ending.status or 500) < 400:
+            cohort.duration.observe(duration)
+            if self._unread is not None:
+                self._arm.unread[self._unread].inc()
+            self._arm.usage_known[output is not None].inc()
+        if output is not None:
+            cohort.completion_tokens.inc(output)
+        if prompt is not None:
+            cohort.prompt_tokens.inc(prompt)
+        if ending.backpressured:
+            self._arm.backpressured.inc()
+
+    def _count_stream(self, report: StreamReport) -> None:
+        arm, cohort = self._arm, self._cohort
+        load = cohort.loads[self._load]
+        if report.ttft_s is not None and not report.clock_steps:
+            cohort.ttft.observe(report.ttft_s)
+        if report.burst_gap_max_s is not None:
+            cohort.max_gap.observe(report.burst_gap_max_s)
+        if report.tpot_s is not None:
+            cohort.tpot.observe(report.tpot_s)
+        if report.decode_tokens and report.decode_s is not None:
+            load.decode_seconds.inc(report.decode_s)
+            load.decode_tokens.inc(report.decode_tokens)
+        arm.merged_reads.inc(report.merged_reads)
+        arm.unobserved_gaps.inc(report.unobserved_gaps)
+        arm.token_known[True].inc(report.events_counted)
+        arm.token_known[False].inc(report.events - report.events_counted)
+
+    def _count_spec(self, spec: SpecBlock | None, report: StreamReport | None) -> None:
+        arm, cohort = self._arm, self._cohort
+        load = cohort.loads[self._load]
+        arm.spec_reports[spec is not None].inc()
+        if report is not None and report.decode_tokens and report.stream_cycles:
+            # One event a step, so tokens after the first event / events after it estimates M.
+            cycles, _, _, committed = load.spec["stream"]
+            cycles.inc(report.stream_cycles)
+            committed.inc(report.decode_tokens)
+        if spec is not None:
+            cycles, drafted, accepted, committed = load.spec["block"]
+            whole = report.block_cycles if report is not None else None
+            cycles.inc(whole if whole is not None else spec.cycles)
+            drafted.inc(spec.drafted)
+            accepted.inc(spec.accepted)
+            tokens = report.decode_tokens if report is not None else None
+            committed.inc(tokens if whole is not None and tokens is not None else spec.committed)
+            for length, count in enumerate(spec.by_accepted_length):
+                cohort.by_accepted[min(length, MAX_ACCEPTED_LENGTH)].inc(count)
+
+    def _tell(
+        self,
+        ending: Ending,
+        verdict: Verdict,
+        report: StreamReport | None,
+        usage: Usage | None,
+        duration: float,
+    ) -> None:
+        if not self._meter.listeners:
+            return
+        metered = Metered(
+            self._arrival,
+            self._arm.arm,
+            self._cohort.cohort,
+            self._load,
+            verdict,
+            ending.status,
+            report is not None,
+            None if report is None else report.ttft_s,
+            duration,
+            None if report is None else report.tpot_s,
+            None if usage is None else usage.prompt_tokens,
+            None if usage is None else usage.completion_tokens,
+            report,
+            None if self._reader is None else self._reader.facts(),
+        )
+        for listener in self._meter.listeners:
+            listener(metered)
+
+
+def _usage(report: StreamReport | None, body: Body | None) -> Usage | None:
+    if report is not None:
+        return Usage(report.prompt_tokens, report.tokens)
+    return body.usage if body is not None else None
+
+
+def _without_times(outcome: Outcome) -> Outcome:
+    """After a step of the clock no time of the stream is known."""
+    return replace(
+        outcome, ttft_s=None, tpot_s=None, gap_p99_s=None, gaps_over=None, e2e_s=None,
+        absent=frozenset(),
+    )  # fmt: skip
+
+
+def _accepted_label(length: int) -> str:
+    return str(length) if length < MAX_ACCEPTED_LENGTH else f"{MAX_ACCEPTED_LENGTH}+"
+
+
+def _yes(flag: bool) -> str:
+    return "yes" if flag else "no"
+
+
+__all__ = ["Buckets", "Meter", "Metered", "RequestObservation", "bounds_of"]

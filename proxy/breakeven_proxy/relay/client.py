@@ -1,0 +1,292 @@
+"""One client connection: its transport, its deadlines, its requests one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from dataclasses import dataclass
+from typing import cast
+
+from breakeven_proxy.relay.deadline import Deadline
+from breakeven_proxy.relay.heads import own_answer
+from breakeven_proxy.relay.incoming import Fault, Incoming, IncomingParser
+from breakeven_proxy.relay.seams import Desk
+from breakeven_proxy.relay.splice import Splice
+
+WRITE_HIGH_BYTES = 65536
+"""Bytes that wait for a slow client before the engine's side is paused."""
+
+UPLOAD_HIGH_BYTES = 65536
+"""Request bytes that wait (for a place, an arm, a slow engine) before the client is paused."""
+
+MIN_UPLOAD_RATE = 65536
+"""Bytes/s that extend the body deadline: body_s bounds a stalled upload, not a large one."""
+
+LINGER_S = 2.0
+"""How long an answered client may go on sending a body nobody wants: closing at once would
+reset the connection, and the reset can destroy the answer before the client read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayLimits:
+    """Bounds of one client connection: bytes and seconds."""
+
+    head_bytes: int = 65536
+    body_bytes: int = 134217728
+    head_s: float = 10.0
+    body_s: float = 60.0
+    idle_s: float = 300.0
+    keepalive_s: float = 75.0
+    connections: int = 16384
+
+
+class RelayServer:
+    """What the client connections share: the desk, the limits, who is there, drain."""
+
+    def __init__(self, desk: Desk, limits: RelayLimits) -> None:
+        self.desk = desk
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[ClientConnection] = set()
+        self.draining = False
+        self.telemetry_errors = 0
+        self.bad_requests: dict[int, int] = {}
+        """Answers to requests that were no valid HTTP for us, by status."""
+
+    def accept(self) -> ClientConnection:
+        """The protocol factory."""
+        return ClientConnection(self)
+
+    def count_telemetry_error(self) -> None:
+        """An observation failed; the stream went on."""
+        self.telemetry_errors += 1
+
+    @property
+    def active(self) -> int:
+        """Requests that are in the relay now."""
+        return sum(connection.busy for connection in self.connections)
+
+    def drain(self) -> None:
+        """Idle connections close; busy ones close after their answer."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    def abort(self) -> None:
+        """Ends everything at once."""
+        for connection in list(self.connections):
+            connection.break_off()
+
+
+class ClientConnection(asyncio.Protocol):
+    """Parses requests, serves them in order through a `Splice`, writes what it is given."""
+
+    def __init__(self, server: RelayServer) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._parser = IncomingParser(self._limits.head_bytes, self._limits.body_bytes)
+        self._deadline = Deadline(server.loop, self._deadline_passed)
+        self._stall = Deadline(server.loop, self._write_stalled)
+        self._transport: asyncio.Transport
+        self._splice: Splice | None = None
+        self._lingering = False
+        self._gone = False
+        self._paused_for: set[str] = set()
+        self._upload_due = 0.0
+
+    # -- asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._server.connections.add(self)
+        if len(self._server.connections) > self._limits.connections:
+            self._refuse(Fault(503, "too many connections"))
+            return
+        self._deadline.set(self._limits.head_s)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        parser = self._parser
+        idle = self._splice is None and not parser.in_head
+        parser.feed(data)
+        if idle and parser.in_head:
+            self._deadline.set(self._limits.head_s)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        return False  # a half-close is taken for leaving, as nginx, Envoy and uvicorn do
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's
+        self._gone = True
+        self._deadline.close()
+        self._stall.close()
+        self._server.connections.discard(self)
+        if self._splice is not None:
+            splice, self._splice = self._splice, None
+            splice.client_left()
+
+    def pause_writing(self) -> None:
+        self._stall.set(self._limits.idle_s)
+        if self._splice is not None:
+            self._splice.client_is_slow()
+
+    def resume_writing(self) -> None:
+        self._stall.clear()
+        if self._splice is not None:
+            self._splice.client_caught_up()
+
+    # -- requests, one at a time
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being served."""
+        return self._splice is not None
+
+    @property
+    def reading_body(self) -> bool:
+        """Whether the request in service is still coming in."""
+        requests = self._parser.requests
+        return bool(requests) and not requests[0].complete
+
+    def _advance(self) -> None:
+        requests = self._parser.requests
+        if self._splice is None and requests:
+            self._serve(requests[0])
+        elif self._splice is not None and requests:
+            self._splice.request_came()
+        self._balance()
+
+    def _serve(self, incoming: Incoming) -> None:
+        self._deadline.clear()
+        self._upload_due = self._server.loop.time() + self._limits.body_s
+        if incoming.fault is not None:
+            self._refuse(incoming.fault, head_only=incoming.method == b"HEAD")
+            return
+        self._splice = Splice(self, self._server, incoming)
+        self._splice.start()
+
+    def request_done(self, *, keep_alive: bool) -> None:
+        """The splice is through with its request; the response was written."""
+        self._splice = None
+        if self._gone:
+            return
+        incoming = self._parser.requests.popleft()
+        self._paused_for.discard("engine")
+        if not incoming.complete:
+            self.linger()
+        elif not keep_alive or self._server.draining or self._parser.broken:
+            if self._parser.requests:
+                self._server.loop.call_soon(self._advance)  # a fault that still wants an answer
+            else:
+                self.close()
+        else:
+            self._deadline.set(self._limits.keepalive_s)
+            if self._parser.in_head:
+                self._deadline.set(self._limits.head_s)
+            if self._parser.requests:
+                self._server.loop.call_soon(self._advance)
+        self._balance()
+
+    def _balance(self) -> None:
+        """Pauses the client while it is ahead of us, resumes it when it is not."""
+        if self._gone or self._lingering:
+            return
+        requests = self._parser.requests
+        waiting = sum(request.waiting_bytes for request in requests)
+        ahead = waiting > UPLOAD_HIGH_BYTES or len(requests) > 1 + MAX_PIPELINED
+        if ahead:
+            self.pause_reading("ahead")
+        else:
+            self.resume_reading("ahead")
+        if self._splice is not None and self.reading_body and not self._paused_for:
+            # The client's turn: its deadline moves with what it sends.
+            grown = self._upload_due + requests[0].body_bytes / MIN_UPLOAD_RATE
+            self._deadline.set(max(grown - self._server.loop.time(), 0.01))
+        elif self._splice is not None:
+            self._deadline.clear()
+
+    def pause_reading(self, reason: str) -> None:
+        """Stops reading from the client, for a named reason."""
+        if not self._paused_for and not self._gone:
+            self._transport.pause_reading()
+        self._paused_for.add(reason)
+        self._deadline.clear()
+
+    def resume_reading(self, reason: str) -> None:
+        """Reads on once no reason to pause is left."""
+        if reason in self._paused_for:
+            self._paused_for.discard(reason)
+            if not self._paused_for and not self._gone:
+                self._upload_due = self._server.loop.time() + self._limits.body_s
+                self._transport.resume_reading()
+
+    # -- writing and closing
+    def write(self, data: bytes) -> None:
+        """Writes to the client; nothing when it is gone (uvloop raises on a closed handle)."""
+        if not self._gone and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Closes after what was written is sent."""
+        if not self._gone:
+            self._transport.close()
+
+    def close_if_idle(self) -> None:
+        """Closes when no request is being served or coming in."""
+        if self._splice is None and not self._parser.in_head and not self._parser.requests:
+            self.close()
+
+    def break_off(self) -> None:
+        """Breaks the connection so that the client cannot take it for a clean end: RST."""
+        if self._gone:
+            return
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):  # gone already
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    def linger(self) -> None:
+        """Sends what was written and our end, then discards what the client still sends."""
+        if self._gone or self._transport.is_closing():
+            return
+        self._lingering = True
+        self._parser.broken = True
+        if self._paused_for:
+            self._paused_for.clear()
+            self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._deadline.set(LINGER_S)
+
+    def _refuse(self, fault: Fault, *, head_only: bool = False) -> None:
+        self.count_bad_request(fault.status)
+        self.write(own_answer(fault.status, fault.message, head_only=head_only, close=True))
+        self.linger()
+
+    def count_bad_request(self, status: int) -> None:
+        """A request was no valid HTTP for us; counted by the status of our answer."""
+        counts = self._server.bad_requests
+        counts[status] = counts.get(status, 0) + 1
+
+    # -- deadlines
+    def _deadline_passed(self) -> None:
+        if self._lingering or self._transport.is_closing():
+            self._transport.abort()
+        elif self._splice is not None:
+            self._splice.client_stalled()
+        elif self._parser.in_head:
+            self._refuse(Fault(408, f"no complete request within {self._limits.head_s:g} s"))
+        else:
+            self.close()
+
+    def _write_stalled(self) -> None:
+        if self._splice is not None:
+            self._splice.client_stopped_reading()
+        self.break_off()
+
+
+MAX_PIPELINED = 16
+"""Requests that may wait behind the one in service; then the client is paused."""

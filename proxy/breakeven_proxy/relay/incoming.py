@@ -1,0 +1,167 @@
+"""The request side's parser: bytes of one client connection → requests, in order.
+
+Strict llhttp (no lenient flag is ever set). What is wrong becomes a `Fault` in the same order as
+the requests, so that pipelined requests before it are still answered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import httptools
+
+from breakeven_wire import Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A request that cannot be served: the status and the words of the answer."""
+
+    status: int
+    message: str
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A request as far as it has come. `parts` holds body bytes that were not taken yet."""
+
+    method: bytes
+    target: bytes
+    headers: Headers
+    http_version: str
+    keep_alive: bool
+    parts: list[bytes] = field(default_factory=list)
+    waiting_bytes: int = 0
+    body_bytes: int = 0
+    trailers: Headers = ()
+    complete: bool = False
+    fault: Fault | None = None
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of a header (name in lower case), or None."""
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value
+        return None
+
+    def take_body(self) -> bytes:
+        """The body bytes that came since the last call."""
+        parts, self.parts, self.waiting_bytes = self.parts, [], 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _failed(fault: Fault) -> Incoming:
+    return Incoming(b"", b"", (), "1.1", False, complete=True, fault=fault)
+
+
+class IncomingParser:
+    """Feeds httptools; `requests` is the queue of what came, oldest first.
+
+    Args:
+        head_limit: largest request line plus header section, bytes.
+        body_limit: largest body, bytes.
+    """
+
+    def __init__(self, head_limit: int, body_limit: int) -> None:
+        self.requests: deque[Incoming] = deque()
+        self.broken = False
+        self.in_head = False
+        self._head_limit = head_limit
+        self._body_limit = body_limit
+        self._parser = httptools.HttpRequestParser(self)
+        self._current: Incoming | None = None
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._unfinished_bytes = 0
+        self._began = False
+
+    def feed(self, data: bytes) -> None:
+        """Parses one read. After a fault everything is ignored."""
+        if self.broken:
+            return
+        was_in_head, self._began = self.in_head, False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fault(Fault(501, "this proxy speaks HTTP/1.1 only and switches no protocols"))
+        except httptools.HttpParserError as error:
+            self._fault(Fault(400, f"not a valid HTTP/1.1 request: {error}"))
+        if was_in_head and self.in_head and not self._began and not self.broken:
+            self._unfinished_bytes += len(data)
+            if self._unfinished_bytes > self._head_limit:
+                self._head_too_large()
+
+    def _fault(self, fault: Fault) -> None:
+        if self.broken:
+            return
+        self.broken = True
+        self.in_head = False
+        current = self._current
+        if current is not None and not current.complete:
+            current.fault = fault
+        elif current is not None and fault.status == 501:
+            current.fault = fault  # llhttp ended the message early: it is an upgrade
+        else:
+            self.requests.append(_failed(fault))
+
+    def _head_too_large(self) -> None:
+        limit = self._head_limit
+        status = 414 if len(self._url) > limit else 431
+        self._fault(Fault(status, f"request line and headers are larger than {limit} bytes"))
+
+    # -- httptools callbacks
+    def on_message_begin(self) -> None:
+        self._current = None
+        self._url = b""
+        self._headers = []
+        self._head_bytes = 0
+        self._unfinished_bytes = 0
+        self._began = True
+        self.in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        value = value or b""
+        self._headers.append((name, value))
+        self._count_head(len(name) + len(value) + 4)
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._head_limit:
+            self._head_too_large()
+
+    def on_headers_complete(self) -> None:
+        if self.broken:
+            return
+        self.in_head = False
+        self._current = Incoming(
+            self._parser.get_method(),
+            self._url,
+            tuple(self._headers),
+            self._parser.get_http_version(),
+            self._parser.should_keep_alive(),
+        )
+        self._headers = []  # what comes now are trailers
+        self._head_bytes = 0
+        self.requests.append(self._current)
+
+    def on_body(self, body: bytes) -> None:
+        current = self._current
+        if self.broken or current is None:
+            return
+        current.parts.append(body)
+        current.waiting_bytes += len(body)
+        current.body_bytes += len(body)
+        if current.body_bytes > self._body_limit:
+            self._fault(Fault(413, f"request body is larger than {self._body_limit} bytes"))
+
+    def on_message_complete(self) -> None:
+        current = self._current
+        if not self.broken and current is not None:
+            current.trailers = tuple(self._headers)
+            current.complete = True
