@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from breakeven_proxy.config import ProxySettings
-from breakeven_proxy.observe.meter import Meter, bounds_of
+from breakeven_proxy.observe.bound import bounds_of
+from breakeven_proxy.observe.meter import Meter
 from breakeven_proxy.observe.metrics import Metrics
 
 LATE_SERIES_PER_ARM = 64

@@ -15,9 +15,10 @@ from aiohttp import web
 from breakeven_proxy.admin.pages import Pages
 from breakeven_proxy.config import ProxySettings, parse_address
 from breakeven_proxy.control.arms import Arm, FrontDesk
+from breakeven_proxy.observe.bound import bounds_of
 from breakeven_proxy.observe.health import ArmWatch
 from breakeven_proxy.observe.log import Log
-from breakeven_proxy.observe.meter import Meter, bounds_of
+from breakeven_proxy.observe.meter import Meter
 from breakeven_proxy.observe.metrics import Metrics
 from breakeven_proxy.observe.state import StateGauges
 from breakeven_proxy.relay.client import RelayLimits, RelayServer
