@@ -7,6 +7,7 @@ generator. Not here: which events a read holds and how many tokens they carry (`
 from __future__ import annotations
 
 import heapq
+import math
 
 from .histogram import (
     BURST_GAP_BOUNDS_S,
@@ -70,24 +71,24 @@ class GapMeter:
 
     Args:
         epsilon_s: gaps below it are inside a burst.
-        bound_s: burst gaps above it are counted in `over`; None: nothing is.
+        bound_s: burst gaps above it are counted in `over`; None: none are.
         sink: histograms to fill as the gaps come.
     """
 
     __slots__ = (
-        "_kept", "_sink", "backpressured", "bound_s", "breaks", "burst_gaps", "bursts",
-        "epsilon_s", "first", "first_merged", "max_burst_tokens", "max_s", "merged_reads", "over",
-        "pauses", "unobserved",
+        "_bound", "_breaks", "_kept", "_pauses", "_sink", "backpressured", "burst_gaps", "bursts",
+        "epsilon_s", "first", "first_merged", "max_burst_tokens", "merged_reads", "over",
+        "unobserved",
     )  # fmt: skip
 
     def __init__(
         self, epsilon_s: float, bound_s: float | None = None, sink: GapSink | None = None
     ) -> None:
         self.epsilon_s = epsilon_s
-        self.bound_s = bound_s
+        self._bound = math.inf if bound_s is None else bound_s
         self._sink = sink
-        self.breaks = 0  # pauses and clock steps so far: a gap across one is not observed
-        self.pauses = 0  # those of them that were pauses for a slow client
+        self._breaks = 0  # pauses and clock steps so far: a gap across one is not observed
+        self._pauses = 0  # those of them that were pauses for a slow client
         self.first: float | None = None
         self.first_merged = False
         self.merged_reads = 0
@@ -96,29 +97,61 @@ class GapMeter:
         self._kept: list[float] = []  # the KEPT_GAPS longest burst gaps; a heap once it is full
         self.burst_gaps = 0
         self.over = 0
-        self.max_s = 0.0
         self.bursts = 0
         self.max_burst_tokens = 0
 
     def interrupt(self, *, pause: bool) -> None:
         """The gap that is open now holds a pause (a slow client) or a step of the clock."""
-        self.breaks += 1
-        self.pauses += pause
+        self._breaks += 1
+        self._pauses += pause
 
     def end_read(self, tracks: list[Track], at: float) -> None:
         """Make one timed point of each track that had events in the read that ended at `at`."""
         merged = False
         for track in tracks:
-            if track.read_events > 1:
+            events, tokens = track.read_events, track.read_tokens
+            track.read_events = track.read_tokens = 0
+            clean = events == 1
+            if not clean:
                 merged = True
-            self._point(track, at)
+                self.unobserved += events - 1
+            if track.first is None:
+                self._first_point(track, at, events, tokens)
+            elif track.breaks != self._breaks:
+                # The gap holds a pause or a clock step: it and the bursts' edges were not seen.
+                self.unobserved += 1
+                self.backpressured += track.pauses != self._pauses
+                track.breaks, track.pauses = self._breaks, self._pauses
+                track.burst_clean = False
+                self._end_burst(track, None)
+                track.burst_tokens, track.burst_clean = tokens, False
+            else:
+                gap = at - track.last
+                if self._sink is not None:
+                    self._sink.event_gaps.observe(gap)
+                if gap >= self.epsilon_s:
+                    self._end_burst(track, gap)
+                    track.burst_tokens, track.burst_clean = tokens, clean
+                else:
+                    if not clean:
+                        track.burst_clean = False
+                    if tokens is None or track.burst_tokens is None:
+                        track.burst_tokens = None
+                    else:
+                        track.burst_tokens += tokens
+            track.last = at
         self.merged_reads += merged
 
     def close(self, track: Track, *, cut: bool) -> None:
         """The stream is over. Cut: it broke off, so the rest of the open burst was never seen."""
         if track.first is not None:
-            track.burst_clean = track.burst_clean and not cut
-            self._close_burst(track)
+            if cut:
+                track.burst_clean = False
+            self._end_burst(track, None)
+
+    def max_s(self) -> float | None:
+        """The longest burst gap; None without gaps."""
+        return max(self._kept, default=None)
 
     def p99_s(self) -> float | None:
         """Nearest-rank p99 of the burst gaps; None without gaps or from 25,600 gaps on."""
@@ -127,64 +160,37 @@ class GapMeter:
             return None
         return sorted(self._kept)[-from_top]
 
-    def _point(self, track: Track, at: float) -> None:
-        events, tokens = track.read_events, track.read_tokens
-        track.read_events = track.read_tokens = 0
-        clean = events == 1
-        if not clean:
-            self.unobserved += events - 1
-        if track.first is None:
-            track.first = at
-            track.first_events = events
-            track.first_tokens = tokens
-            if self.first is None:
-                self.first = at
-            if not clean and at == self.first:
-                self.first_merged = True
-            track.burst_tokens, track.burst_clean = tokens, clean
-        elif track.breaks != self.breaks:
-            # The gap holds a pause or a clock step: neither it nor the bursts' edges were seen.
-            self.unobserved += 1
-            self.backpressured += track.pauses != self.pauses
-            track.burst_clean = False
-            self._close_burst(track)
-            track.burst_tokens, track.burst_clean = tokens, False
-        else:
-            gap = at - track.last
-            if self._sink is not None:
-                self._sink.event_gaps.observe(gap)
-            if gap >= self.epsilon_s:
-                self._burst_gap(gap)
-                self._close_burst(track)
-                track.burst_tokens, track.burst_clean = tokens, clean
-            else:
-                track.burst_clean = track.burst_clean and clean
-                if track.burst_tokens is not None:
-                    track.burst_tokens = None if tokens is None else track.burst_tokens + tokens
-        track.last = at
-        track.breaks, track.pauses = self.breaks, self.pauses
+    def _first_point(self, track: Track, at: float, events: int, tokens: int | None) -> None:
+        track.first = at
+        track.first_events, track.first_tokens = events, tokens
+        track.burst_tokens, track.burst_clean = tokens, events == 1
+        track.breaks, track.pauses = self._breaks, self._pauses
+        if self.first is None:
+            self.first = at
+        if events > 1 and at == self.first:
+            self.first_merged = True
 
-    def _burst_gap(self, gap: float) -> None:
-        self.burst_gaps += 1
-        if self.bound_s is not None and gap > self.bound_s:
-            self.over += 1
-        if gap > self.max_s:
-            self.max_s = gap
-        if self._sink is not None:
-            self._sink.burst_gaps.observe(gap)
-        gaps = self._kept
-        if len(gaps) < KEPT_GAPS:
-            gaps.append(gap)
-            if len(gaps) == KEPT_GAPS:
-                heapq.heapify(gaps)
-        elif gap > gaps[0]:
-            heapq.heapreplace(gaps, gap)
-
-    def _close_burst(self, track: Track) -> None:
+    def _end_burst(self, track: Track, gap: float | None) -> None:
+        """The open burst is over; `gap` leads to the next, None when that gap was not observed."""
+        sink = self._sink
         self.bursts += 1
         tokens = track.burst_tokens
         if tokens is not None and track.burst_clean:
             if tokens > self.max_burst_tokens:
                 self.max_burst_tokens = tokens
-            if self._sink is not None:
-                self._sink.burst_tokens.observe(tokens)
+            if sink is not None:
+                sink.burst_tokens.observe(tokens)
+        if gap is None:
+            return
+        if sink is not None:
+            sink.burst_gaps.observe(gap)
+        self.burst_gaps += 1
+        if gap > self._bound:
+            self.over += 1
+        kept = self._kept
+        if len(kept) < KEPT_GAPS:
+            kept.append(gap)
+            if len(kept) == KEPT_GAPS:
+                heapq.heapify(kept)
+        elif gap > kept[0]:
+            heapq.heapreplace(kept, gap)

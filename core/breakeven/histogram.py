@@ -104,9 +104,10 @@ class Buckets:
         Raises:
             ValueError: the value is NaN.
         """
-        if value != value:
+        bucket = bisect_left(self.bounds, value)
+        if not bucket and value != value:  # no comparison with a NaN holds: it falls into the first
             raise ValueError("a NaN cannot be observed")
-        self.counts[bisect_left(self.bounds, value)] += 1
+        self.counts[bucket] += 1
         self.sum += value
 
     @property

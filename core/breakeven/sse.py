@@ -89,13 +89,14 @@ class SSEDecoder:
         The common read of an engine's stream, taken without building an event object. None means:
         give the same read to `receive_data`.
         """
+        size = len(data)
         if (
             self._idle
-            and data.startswith(b"data: ")
-            and data.find(b"\n") == len(data) - 2
-            and data.endswith(b"\n\n")
+            and data[:6] == b"data: "
+            and data.find(b"\n") == size - 2
+            and data[-1] == LF
             and b"\r" not in data
-            and len(data) <= self._max
+            and size <= self._max
         ):
             self._bom = False
             return data[6:-2]

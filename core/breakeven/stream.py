@@ -9,7 +9,7 @@ No text is kept: the observer holds numbers, and the bytes of an event that has 
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import orjson
 
@@ -69,8 +69,9 @@ class StreamObserver:
 
     __slots__ = (
         "_choices", "_clock_steps", "_columns", "_counted", "_decoder", "_done", "_error",
-        "_events", "_events_counted", "_fingerprint", "_finish_at", "_gaps", "_malformed", "_now",
-        "_output_at", "_prompt_tokens", "_report", "_seen", "_shift", "_spec", "_touched", "_usage",
+        "_events", "_events_counted", "_fingerprint", "_finish_at", "_gap_bound", "_gaps",
+        "_malformed", "_now", "_output_at", "_prompt_tokens", "_report", "_seen", "_shift",
+        "_spec", "_touched", "_usage",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,7 @@ class StreamObserver:
         sink: GapSink | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
+        self._gap_bound = gap_bound_s
         self._gaps = GapMeter(epsilon_s, gap_bound_s, sink)
         self._decoder: SSEDecoder | None = SSEDecoder(max_event_bytes=max_event_bytes)
         self._choices: dict[int, _Choice] = {}
@@ -178,27 +180,34 @@ class StreamObserver:
             for choice in choices:
                 index, seen, tokens, finish = read_choice(choice)
                 self._take(index, seen, tokens, total, finish)
-            if usage and self._prompt_tokens is None and (stated := read_usage(usage)):
-                self._prompt_tokens = stated.prompt_tokens
-            if self._fingerprint is None and "system_fingerprint" in obj:
-                self._fingerprint = read_fingerprint(obj["system_fingerprint"])
-            if self._spec is None and "metrics" in obj:
-                self._spec = read_spec(obj["metrics"])
+                if finish is not None:
+                    self._take_extras(obj)
+            if total is not None and self._prompt_tokens is None:
+                self._take_prompt(read_usage(usage))
         except _SHAPE_ERRORS:
             self._malformed += 1
 
     def _take_chunk(self, chunk: Chunk) -> None:
         """The rare chunks: usage only, errors, and the events of /v1/responses."""
         self._error = self._error or chunk.error
-        self._spec = self._spec or chunk.spec
-        self._fingerprint = self._fingerprint or chunk.system_fingerprint
+        self._spec = chunk.spec or self._spec
+        self._fingerprint = chunk.system_fingerprint or self._fingerprint
         for delta in chunk.choices:
             seen = (REASONING if delta.reasoning else OUTPUT) if delta.has_token else 0
             self._take(delta.index, seen, delta.tokens, None, delta.finish_reason)
         if chunk.usage is not None:
             self._usage = chunk.usage
-            self._prompt_tokens = chunk.usage.prompt_tokens
+            self._take_prompt(chunk.usage)
         self._done = chunk.done
+
+    def _take_extras(self, obj: dict[str, Any]) -> None:
+        """What a last chunk may bring; where there is a usage chunk, that one brings it."""
+        self._spec = read_spec(obj.get("metrics")) or self._spec
+        self._fingerprint = read_fingerprint(obj.get("system_fingerprint")) or self._fingerprint
+
+    def _take_prompt(self, usage: Usage | None) -> None:
+        if usage is not None and usage.prompt_tokens is not None:
+            self._prompt_tokens = usage.prompt_tokens
 
     def _take(
         self, index: int, seen: int, tokens: int | None, total: int | None, finish: str | None
@@ -208,7 +217,9 @@ class StreamObserver:
         The order of measurement.md: cumulative usage of this choice, else the chunk's own count
         (token ids, else logprobs), else unknown; never 1 per chunk.
         """
-        choice = self._choices.get(index) or self._new_choice(index)
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = self._new_choice(index)
         if total is not None and (total or not seen):
             # Text beside a total of 0 shows that totals are placeholders here, not counts.
             if choice.base_known and total >= choice.base:
@@ -231,18 +242,10 @@ class StreamObserver:
                 self._output_at = self._now + self._shift
         elif tokens is None:
             return
-        if tokens != 0:
-            self._note_event(choice, tokens)
-
-    def _new_choice(self, index: int) -> _Choice:
-        if index.__class__ is not int or not 0 <= index < MAX_CHOICES:
-            raise ValueError("no choice index")
-        choice = self._choices[index] = _Choice(index)
-        return choice
-
-    def _note_event(self, choice: _Choice, tokens: int | None) -> None:
-        track = choice.track
+        if tokens == 0:
+            return
         self._events += 1
+        track = choice.track
         if not track.read_events:
             self._touched.append(track)
         track.read_events += 1
@@ -254,10 +257,15 @@ class StreamObserver:
             if track.read_tokens is not None:
                 track.read_tokens += tokens
         if self._columns is not None:
-            offsets, counts, indexes = self._columns
-            offsets.append(self._now + self._shift)
-            counts.append(tokens)
-            indexes.append(choice.index)
+            self._columns[0].append(self._now + self._shift)
+            self._columns[1].append(tokens)
+            self._columns[2].append(index)
+
+    def _new_choice(self, index: int) -> _Choice:
+        if index.__class__ is not int or not 0 <= index < MAX_CHOICES:
+            raise ValueError("no choice index")
+        choice = self._choices[index] = _Choice(index)
+        return choice
 
     # Adding up
 
@@ -300,9 +308,9 @@ class StreamObserver:
             epsilon_s=gaps.epsilon_s,
             bursts=gaps.bursts,
             burst_gaps=gaps.burst_gaps,
-            gap_bound_s=gaps.bound_s,
-            burst_gaps_over=None if gaps.bound_s is None else gaps.over,
-            burst_gap_max_s=gaps.max_s if gaps.burst_gaps else None,
+            gap_bound_s=self._gap_bound,
+            burst_gaps_over=None if self._gap_bound is None else gaps.over,
+            burst_gap_max_s=gaps.max_s(),
             burst_gap_p99_s=gaps.p99_s(),
             unobserved_gaps=gaps.unobserved,
             merged_reads=gaps.merged_reads,
