@@ -1,0 +1,55 @@
+"""Options that may also stand in a YAML file: `--config FILE`, whose keys are the long options.
+
+A flag on the command line wins over the file; unknown keys are refused with the nearest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from breakeven.errors import ConfigError
+from breakeven.settings import load_settings, parse_settings
+
+T = TypeVar("T")
+
+
+def merged(context: click.Context, values: Mapping[str, Any], model: type[T]) -> T:
+    """The settings of a command: defaults, then the file, then the flags that were given.
+
+    Raises:
+        ConfigError: the file cannot be read, or any value cannot be.
+    """
+    path = values.get("config")
+    given = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if name != "config" and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    base: dict[str, Any] = {}
+    if path is not None:
+        loaded = load_settings(_read(path), file=path, model=model)
+        base = {
+            item.name: _plain(getattr(loaded, item.name))
+            for item in fields(loaded)  # type: ignore[arg-type]  # settings classes are dataclasses
+        }
+    return parse_settings(base | given, file="command line", model=model)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "invalid UTF-8"
+        raise ConfigError(
+            f"the configuration cannot be read: {why}", file=path, mend="check --config"
+        ) from None

@@ -1,0 +1,1 @@
+"""One run against one target: send, observe, write rows, sum up, judge the run's validity."""

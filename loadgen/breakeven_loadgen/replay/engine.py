@@ -1,0 +1,212 @@
+"""The engine seen from its own /metrics while the run lasts, and device memory where NVML is.
+
+Here: sampling, the before and after pages, engine.parquet. Not here: names (core engine_schemas),
+arithmetic (core engine_metrics).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from breakeven.engine_metrics import EngineCounters, delta, read_counters
+from breakeven.errors import EngineError, NotReadyError, SchemaError
+from breakeven_wire import Deadlines, EnginePool, Origin
+
+from .spool import disk_error
+
+SAMPLE_DEADLINES = Deadlines(connect_s=2.0, first_byte_s=5.0, idle_s=5.0, total_s=8.0)
+ENGINE_FILE = "engine.parquet"
+ENGINE_SCHEMA = pa.schema(
+    [("t_s", pa.float64()), ("source", pa.string()), ("name", pa.string()), ("value", pa.float64())]
+)
+"""Long form: seconds after the run's start, source (metrics URL or nvml:0), our name, value."""
+
+
+@dataclass(slots=True)
+class _Page:
+    """One metrics page and where it comes from."""
+
+    origin: Origin
+    path: str
+    pool: EnginePool
+    before: EngineCounters | None = None
+    after: EngineCounters | None = None
+    failures: int = 0
+    raw: list[tuple[float, bytes]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.origin}{self.path}"
+
+
+@dataclass(slots=True)
+class EngineSampler:
+    """Samples every metrics URL of a run."""
+
+    pages: list[_Page] = field(default_factory=list)
+    samples: list[tuple[float, str, str, float]] = field(default_factory=list)
+    _nvml: Any = None
+
+    @classmethod
+    def of(cls, urls: tuple[str, ...]) -> EngineSampler:
+        """One sampler for the given URLs; a URL without a path means its /metrics.
+
+        Raises:
+            InputError: no http(s) URL.
+        """
+        sampler = cls(_nvml=_open_nvml())
+        for url in urls:
+            base, path = split_metrics_url(url)
+            origin = Origin.parse(base)
+            sampler.pages.append(_Page(origin, path, EnginePool(origin)))
+        return sampler
+
+    async def before(self) -> None:
+        """The page before the first arrival.
+
+        Raises:
+            NotReadyError: unreachable. SchemaError: no engine's page.
+        """
+        for page in self.pages:
+            try:
+                page.before = await _read(page)
+            except SchemaError:
+                raise
+            except EngineError as error:
+                raise NotReadyError(f"--metrics-url {page.name}: {error}") from None
+            self._note(0.0, page, page.before)
+
+    async def sample(self, t_s: float) -> None:
+        """Fetch every page once; a page that cannot be had is counted, not fatal.
+
+        It is only kept, compressed: reading it takes ten milliseconds of the event loop, and an
+        arrival may fall due meanwhile. `after` reads them all.
+        """
+        for page in self.pages:
+            try:
+                page.raw.append((t_s, zlib.compress(await _fetch(page), 1)))
+            except EngineError:
+                page.failures += 1
+        self._note_devices(t_s)
+
+    async def after(self, t_s: float) -> None:
+        """The page after the last response; then all samples are read."""
+        for page in self.pages:
+            self._note_raw(page)
+            try:
+                page.after = await _read(page)
+            except EngineError:
+                page.failures += 1
+            else:
+                self._note(t_s, page, page.after)
+
+    async def close(self) -> None:
+        """End the connections and NVML."""
+        for page in self.pages:
+            await page.pool.close()
+        if self._nvml is not None:
+            with contextlib.suppress(Exception):
+                self._nvml.nvmlShutdown()
+
+    def write(self, folder: Path) -> None:
+        """engine.parquet: also without a single sample, so that readers find the columns."""
+        columns: list[tuple[Any, ...]] = list(zip(*self.samples, strict=True)) or [(), (), (), ()]
+        arrays = [
+            pa.array(column, f.type) for column, f in zip(columns, ENGINE_SCHEMA, strict=True)
+        ]
+        path = folder / ENGINE_FILE
+        try:
+            pq.write_table(pa.Table.from_arrays(arrays, schema=ENGINE_SCHEMA), path)
+        except OSError as error:
+            raise disk_error(error, path) from None
+
+    def deltas(self) -> list[dict[str, Any]]:
+        """What each page says happened between before and after, as JSON."""
+        return [_delta(page) for page in self.pages]
+
+    def _note_raw(self, page: _Page) -> None:
+        for t_s, data in page.raw:
+            try:
+                self._note(t_s, page, read_counters(zlib.decompress(data)))
+            except EngineError:
+                page.failures += 1
+        page.raw.clear()
+
+    def _note(self, t_s: float, page: _Page, counters: EngineCounters) -> None:
+        values = {**counters.counters, **counters.gauges}
+        for name, histogram in counters.histograms.items():
+            values[f"{name}_count"] = histogram.count
+            values[f"{name}_sum"] = histogram.total
+        self.samples += [(t_s, page.name, name, value) for name, value in values.items()]
+
+    def _note_devices(self, t_s: float) -> None:
+        nvml = self._nvml
+        if nvml is None:
+            return
+        try:
+            for i in range(nvml.nvmlDeviceGetCount()):
+                memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(i))
+                self.samples.append((t_s, f"nvml:{i}", "device_memory_used_bytes", memory.used))
+        except nvml.NVMLError:
+            self._nvml = None
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether device memory can be read here."""
+        return self._nvml is not None
+
+
+def split_metrics_url(url: str) -> tuple[str, str]:
+    """(origin URL, path) of a metrics URL; without a path it is /metrics."""
+    scheme, sep, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{sep}{host}", f"/{path}" if slash and path else "/metrics"
+
+
+async def _fetch(page: _Page) -> bytes:
+    response = await page.pool.fetch("GET", page.path, deadlines=SAMPLE_DEADLINES)
+    if response.status != 200:
+        raise EngineError(f"status {response.status}")
+    return response.body
+
+
+async def _read(page: _Page) -> EngineCounters:
+    return read_counters(await _fetch(page))
+
+
+def _delta(page: _Page) -> dict[str, Any]:
+    record: dict[str, Any] = {"source": page.name, "failed_samples": page.failures}
+    if page.before is None or page.after is None:
+        return record | {"missing": "a page before or after the run could not be read"}
+    try:
+        found = delta(page.before, page.after)
+    except SchemaError as error:
+        return record | {"missing": str(error)}
+    names = ("schema", "m", "cycle_s", "g", "f", "s", "drafts", "draft_tokens", "accepted",
+             "accepted_per_position", "k", "step_s", "s_per_token", "acceptance",
+             "per_drafted_step", "cut_tokens", "survival", "conditional", "prefix_hit_rate",
+             "counters", "gauges", "resets", "reasons")  # fmt: skip
+    record |= {name: getattr(found, name) for name in names}
+    record["kv_capacity_tokens"] = page.after.kv_capacity_tokens
+    record["model_names"] = page.after.models
+    return record
+
+
+def _open_nvml() -> Any:
+    """nvidia-ml-py where it is installed and finds a driver, else None: not an error."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml

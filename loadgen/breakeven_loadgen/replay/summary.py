@@ -1,0 +1,366 @@
+"""Figures of one run: rows and record in, the content of summary.json out.
+
+Here: pure arithmetic over the table, the gates' inputs, the exit code. Not here: files (results),
+printing (report). Reproducible: `loadgen report` computes the same from the same folder.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from breakeven.exitcodes import ExitCode, first_of
+from breakeven.slo import OUTSIDE_GOODPUT, Verdict, goodput
+
+from . import gates
+from .columns import Columns
+from .quantiles import latency, plain
+
+FAILED = (
+    Verdict.DROPPED,
+    Verdict.REJECTED,
+    Verdict.TIMEOUT,
+    Verdict.ERROR,
+    Verdict.TRUNCATED,
+    Verdict.MALFORMED,
+)
+"""Verdicts of arrivals that got no whole, well-formed answer."""
+
+
+def evaluate(rows: pa.Table, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that summary.json holds.
+
+    Latencies are those of measured (not warm-up) arrivals; tokens, gates on tokens and cost are
+    of all of them, because the engine's counters and the fleet's hours know no warm-up.
+    """
+    every = Columns(rows)
+    measured = every.where(~every.flags("warmup"))
+    window_s = _window_s(measured, record)
+    counts = Counter(measured.words("verdict"))
+    verdicts = {verdict.value: counts.get(verdict.value, 0) for verdict in Verdict}
+    share = goodput({Verdict(name): n for name, n in counts.items()})
+    summary: dict[str, Any] = {
+        "breakeven_summary": 1,
+        "state": record["state"],
+        "labels": record["labels"],
+        "evidence": record["evidence"],
+        "arm": _one(every.words("arm")),
+        "block": _one(every.numbers("block").astype(int).tolist()),
+        "arrivals": _arrivals(every, record),
+        "window_s": window_s,
+        "drained_s": record.get("drained_s"),
+        "rate": _rates(measured, window_s, record),
+        "verdicts": verdicts,
+        "error_classes": dict(Counter(w for w in measured.words("error_class") if w)),
+        "goodput": {
+            "share": share,
+            "per_s": counts.get(Verdict.GOOD.value, 0) / window_s if window_s else None,
+            "slo": record["slo"],
+        },
+        "latency": _latencies(measured, every),
+        "decode": _decode(measured),
+        "tokens": _tokens(every, measured, window_s),
+        "speculation": _speculation(measured, record),
+        "cost": _cost(counts.get(Verdict.GOOD.value, 0), record),
+        "notes": record["notes"],
+    }
+    summary["gates"] = [_gate(gate) for gate in _gates(every, measured, record)]
+    summary["thresholds"] = _thresholds(summary, record)
+    return summary
+
+
+def exit_code(summary: Mapping[str, Any]) -> ExitCode:
+    """The code that a finished run deserves."""
+    codes = [ExitCode.OK]
+    if summary["state"] in ("interrupted", "killed"):
+        codes.append(ExitCode.INTERRUPTED)
+    verdicts = summary["verdicts"]
+    judged = sum(n for name, n in verdicts.items() if Verdict(name) not in OUTSIDE_GOODPUT)
+    if judged and sum(verdicts[verdict.value] for verdict in FAILED) == judged:
+        codes.append(ExitCode.ALL_FAILED)
+    if any(gate["passed"] is False for gate in summary["gates"]):
+        codes.append(ExitCode.NOT_EVIDENCE)
+    if summary["thresholds"]:
+        codes.append(ExitCode.THRESHOLD_MISSED)
+    return first_of(codes)
+
+
+# --- parts ---
+
+
+def _one(values: list[Any]) -> Any:
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _window_s(measured: Columns, record: Mapping[str, Any]) -> float:
+    """Length of the measured window: as asked, or first to last arrival and one mean gap more."""
+    asked = record["options"].get("duration")
+    intended = measured.numbers("intended_s")
+    if asked and record["state"] == "finished":
+        return float(asked)
+    if len(intended) < 2:
+        return float(asked or 0.0)
+    return float(np.ptp(intended)) * len(intended) / (len(intended) - 1)
+
+
+def _arrivals(every: Columns, record: Mapping[str, Any]) -> dict[str, int]:
+    scheduled = int(record["schedule"]["arrivals"])
+    sent = every.known("sent_s")
+    return {
+        "scheduled": scheduled,
+        "offered": len(every),
+        "never_started": scheduled - len(every),
+        "sent": int(np.sum(sent)),
+        "warmup": int(np.sum(every.flags("warmup"))),
+        "cancelled_by_run": sum(w == "cancelled_by_run" for w in every.words("error_class")),
+        "retried_sends": int(np.sum(every.flags("retried"))),
+    }
+
+
+def _rates(measured: Columns, window_s: float, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Target, offered (due), sent and served per second of the window."""
+    answered = sum(Verdict(v) not in FAILED and Verdict(v) not in OUTSIDE_GOODPUT
+                   for v in measured.words("verdict"))  # fmt: skip
+
+    def per_s(n: float) -> float | None:
+        return n / window_s if window_s else None
+
+    return {
+        "target": record["options"].get("rate"),
+        "offered": per_s(len(measured)),
+        "sent": per_s(float(np.sum(measured.known("sent_s")))),
+        "answered": per_s(answered),
+    }
+
+
+def _latencies(measured: Columns, every: Columns) -> dict[str, Any]:
+    """Quantiles in seconds. Those of TTFT and e2e are over all offered arrivals that count for
+    goodput: one that was never answered counts as still waiting at the end of the run."""
+    judged = measured.where(
+        np.array([Verdict(v) not in OUTSIDE_GOODPUT for v in measured.words("verdict")], bool)
+    )
+    failed = np.array([Verdict(v) in FAILED for v in judged.words("verdict")], bool)
+    ends = every.numbers("end_s")
+    end_s = float(np.nanmax(ends)) if np.any(~np.isnan(ends)) else 0.0
+    waited = np.maximum(0.0, end_s - judged.numbers("intended_s"))
+    streams = judged.flags("stream")
+    return {
+        "ttft_s": latency(judged.numbers("ttft_s"), failed, waited, streams),
+        "ttft_sent_s": latency(judged.numbers("ttft_sent_s"), failed, waited, streams),
+        "e2e_s": latency(judged.numbers("e2e_s"), failed, waited),
+        "e2e_sent_s": latency(judged.numbers("e2e_sent_s"), failed, waited),
+        "tpot_s": plain(measured.numbers("tpot_s")),
+        "gap_s": plain(measured.burst_gaps_s()),
+        "request_gap_p99_s": plain(measured.numbers("gap_p99_s")),
+        "request_gap_max_s": plain(measured.numbers("gap_max_s")),
+        "lag_s": plain(every.numbers("lag_s")),
+        "connect_s": plain(every.numbers("connect_s")),
+    }
+
+
+def _decode(measured: Columns) -> dict[str, Any]:
+    """T or C/M of this run: decode seconds per token, a ratio of sums over whole answers."""
+    seconds, tokens = measured.numbers("decode_s"), measured.numbers("decode_tokens")
+    both = ~np.isnan(seconds) & ~np.isnan(tokens) & (tokens > 0)
+    total_s, total = float(np.sum(seconds[both])), float(np.sum(tokens[both]))
+    return {
+        "seconds": total_s,
+        "tokens": int(total),
+        "s_per_token": total_s / total if total else None,
+        "requests": int(np.sum(both)),
+    }
+
+
+def _tokens(every: Columns, measured: Columns, window_s: float) -> dict[str, Any]:
+    output = every.numbers("output_tokens")
+    complete = measured.numbers("output_tokens")
+    bursts = measured.burst_tokens()
+    return {
+        "prompt": int(np.nansum(every.numbers("prompt_tokens"))),
+        "output": int(np.nansum(output)),
+        "output_per_s": float(np.nansum(complete)) / window_s if window_s else None,
+        "rows_with_count": int(np.sum(~np.isnan(output))),
+        "length_misses": sum(w in _LENGTH_MISSES for w in every.words("error_class")),
+        "merged_reads": int(np.nansum(every.numbers("merged_reads"))),
+        "burst": plain(bursts) if len(bursts) else None,
+    }
+
+
+_LENGTH_MISSES = ("short_output", "long_output")
+
+
+def _speculation(measured: Columns, record: Mapping[str, Any]) -> dict[str, Any]:
+    """M by three ways, each named; acceptance never stands alone."""
+    pages = [page for page in record.get("engine", ()) if "missing" not in page]
+    cycles, tokens = measured.total("spec_cycles"), measured.total("decode_tokens")
+    accepted, drafted = measured.total("spec_accepted"), measured.total("spec_drafted")
+    events, answers = measured.total("events"), float(np.sum(measured.known("decode_tokens")))
+    steps = events - answers if events is not None else None
+    return {
+        "m_counters": pages[0].get("m") if len(pages) == 1 else None,
+        "cycle_s": pages[0].get("cycle_s") if len(pages) == 1 else None,
+        "k": pages[0].get("k") if len(pages) == 1 else None,
+        "acceptance": pages[0].get("acceptance") if len(pages) == 1 else None,
+        "per_drafted_step": pages[0].get("per_drafted_step") if len(pages) == 1 else None,
+        "m_block": _block_m(tokens, accepted),
+        "block_cycles": cycles,
+        "block_acceptance": accepted / drafted if accepted is not None and drafted else None,
+        "m_stream_estimate": tokens / steps if tokens is not None and steps else None,
+    }
+
+
+def _block_m(tokens: float | None, accepted: float | None) -> float | None:
+    """decode tokens / (decode tokens − accepted): every step commits one token of the target and
+    the accepted drafts, so steps = tokens − accepted (core report, block_cycles)."""
+    if tokens is None or accepted is None or tokens <= accepted:
+        return None
+    return tokens / (tokens - accepted)
+
+
+def _cost(good: int, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """USD per good response: fleet hours of the whole run (warm-up and drain are in it)."""
+    price, drained_s = record["options"].get("usd_per_hour"), record.get("drained_s")
+    if price is None or drained_s is None:
+        return None
+    total = price * drained_s / 3600.0
+    return {
+        "usd": total,
+        "fleet_s": drained_s,
+        "usd_per_hour": price,
+        "usd_per_good": total / good if good else None,
+        "good": good,
+    }
+
+
+def _thresholds(summary: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+    """Thresholds that were asked for and missed, in words."""
+    missed = []
+    options = record["options"]
+    if record.get("aborted"):
+        missed.append(str(record["aborted"]))
+    least = options.get("min_goodput")
+    share = summary["goodput"]["share"]
+    if least is not None and (share is None or share * 100 < least):
+        shown = "undefined" if share is None else f"{share:.2%}"
+        missed.append(f"goodput {shown} is below --min-goodput {least:g} %")
+    return missed
+
+
+# --- gates ----------------------------------------------------------------------------------------
+
+
+def _gates(every: Columns, measured: Columns, record: Mapping[str, Any]) -> list[gates.GateResult]:
+    return [
+        _schedule(every, record),
+        _accounting(every, record),
+        _client(record),
+        _stability(measured),
+        _tokens_gate(every, record),
+    ]
+
+
+def _gate(gate: gates.GateResult) -> dict[str, Any]:
+    return {
+        "name": gate.name,
+        "passed": gate.passed,
+        "reason": gate.reason,
+        "figures": dict(gate.figures),
+    }
+
+
+def _schedule(every: Columns, record: Mapping[str, Any]) -> gates.GateResult:
+    lags = every.numbers("lag_s")
+    words = every.words("verdict")
+    unsent = ~every.known("sent_s")
+    scheduled = int(record["schedule"]["arrivals"])
+    stopped = record["state"] != "finished" or bool(record.get("aborted"))
+    interrupted = sum(w == "interrupted" and bool(u) for w, u in zip(words, unsent, strict=True))
+    if stopped:
+        interrupted += scheduled - len(every)
+    last_s = float(record["schedule"]["last_offset_s"])
+    return gates.schedule(
+        scheduled=scheduled,
+        sent=int(np.sum(~unsent)),
+        dropped=sum(w == "dropped" for w in words),
+        interrupted=interrupted,
+        lags_s=lags[~np.isnan(lags)],
+        rate=scheduled / last_s if last_s > 0 else 0.0,
+    )
+
+
+def _accounting(every: Columns, record: Mapping[str, Any]) -> gates.GateResult:
+    clients = record.get("clients")
+    if not clients:
+        return gates.GateResult("accounting", None, "the run was killed: its counters are lost")
+    sent = every.known("sent_s")
+    spans = every.numbers("end_s")[sent] - every.numbers("sent_s")[sent]
+    offered = record.get("offered", len(every))
+    return gates.accounting(
+        inflight_integral_s=sum(client["inflight_integral_s"] for client in clients),
+        row_latency_sum_s=float(np.nansum(spans)),
+        rows=len(every),
+        offered=int(offered),
+        verdicts=Counter(every.words("verdict")),
+    )
+
+
+def _client(record: Mapping[str, Any]) -> gates.GateResult:
+    clients = record.get("clients")
+    if not clients:
+        return gates.GateResult("client", None, "the run was killed: its counters are lost")
+    return gates.client(
+        cpu_shares=[client["cpu_share"] for client in clients],
+        loop_lag_p99_s=max(client["loop_lag_p99_s"] for client in clients),
+        clock_steps=sum(client["clock_steps"] for client in clients),
+    )
+
+
+def _stability(measured: Columns) -> gates.GateResult:
+    answered = measured.where(measured.known("ttft_s"))
+    order = np.argsort(answered.numbers("intended_s"), kind="stable")
+    intended = answered.numbers("intended_s")[order]
+    ttft = answered.numbers("ttft_s")[order]
+    times, inflight = measured.inflight()
+    e2e = answered.numbers("e2e_sent_s")
+    known = e2e[~np.isnan(e2e)]
+    return gates.stability(
+        intended_s=intended,
+        ttft_s=ttft,
+        sample_s=times,
+        inflight=inflight,
+        residence_s=float(np.median(known)) if len(known) else 0.0,
+    )
+
+
+def _tokens_gate(every: Columns, record: Mapping[str, Any]) -> gates.GateResult:
+    pages = record.get("engine") or []
+    usable = [page for page in pages if "missing" not in page]
+    engine = None
+    if usable and len(usable) == len(pages) and all(page["g"] is not None for page in usable):
+        engine = round(sum(page["g"] for page in usable))
+    counted = every.known("output_tokens")
+    sent = every.known("sent_s")
+    words = every.words("verdict")
+    whole = np.array([v not in _UNFINISHED for v in words], bool)
+    one = usable[0] if len(usable) == 1 else {}
+    return gates.tokens(
+        client_tokens=int(np.nansum(every.numbers("output_tokens"))) if np.any(counted) else None,
+        engine_tokens=engine,
+        proxy_tokens=record.get("proxy_tokens"),
+        unfinished=int(np.sum(sent & ~(whole & counted))),
+        counters_reset=any(page["resets"] for page in usable),
+        acceptance=one.get("acceptance"),
+        m=one.get("m"),
+        k=one.get("k") if one.get("drafts") else None,
+    )
+
+
+_UNFINISHED = frozenset(
+    {"cancelled", "timeout", "error", "truncated", "interrupted", "rejected", "malformed"}
+)
+"""Verdicts after which the engine may have made tokens that never reached the client."""

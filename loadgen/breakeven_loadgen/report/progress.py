@@ -1,0 +1,80 @@
+"""Progress of a run on stderr, only where that is a terminal."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from ..replay.run import RunState
+
+
+class LiveProgress:
+    """One line: bar, time, offered, in flight, dropped, good, lag."""
+
+    def __init__(self, console: Console, title: str = "") -> None:
+        self._title = title
+        # Not redrawn by a thread of its own: that would take the GIL in the middle of an arrival.
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> LiveProgress:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def update(self, state: RunState) -> None:
+        """Redraw; called about once a second."""
+        self._live.update(progress_line(state, self._title), refresh=True)
+
+
+def progress_line(state: RunState, title: str = "") -> Table:
+    """The line itself."""
+    counts = state.offer.counts
+    ended = counts.ended or 1
+    total_s = max(state.last_offset_s, 1e-9)
+    grid = Table.grid(padding=(0, 2))
+    cells: list[Any] = [
+        Text(title, style="bold") if title else Text(state.phase, style="bold"),
+        ProgressBar(total=total_s, completed=min(total_s, max(0.0, state.elapsed_s)), width=24),
+        f"{max(0.0, state.elapsed_s):5.1f} s",
+        f"offered {counts.offered:,}/{state.scheduled:,}",
+        f"in flight {state.offer.inflight.value:,}",
+        Text(
+            f"dropped {counts.verdicts['dropped']:,}",
+            style="red" if counts.verdicts["dropped"] else "dim",
+        ),
+        f"good {counts.verdicts['good'] / ended:.0%}",
+        Text(f"lag {counts.last_lag_s * 1e3:.1f} ms", style="dim"),
+    ]
+    grid.add_row(*cells)
+    return grid
+
+
+class NoProgress:
+    """Not a terminal: silence."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def progress_for(stream: IO[str], title: str = "") -> LiveProgress | NoProgress:
+    """Progress that draws on a terminal, and nothing elsewhere."""
+    if not stream.isatty():
+        return NoProgress()
+    return LiveProgress(Console(file=stream, stderr=False), title)

@@ -1,0 +1,1 @@
+"""What is sent and when: trace formats, arrival times, content, and the pacer."""
