@@ -15,6 +15,7 @@ from breakeven.load import LoadClasses
 from breakeven.settings import load_settings, settings_class
 from breakeven.slo import SLO
 from breakeven.units import Seconds
+from breakeven_proxy.routing_settings import RoutingSettings, check_routing
 from breakeven_wire import Origin, Stamps
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
@@ -50,14 +51,6 @@ class ArmSettings:
     system_fingerprint: str | None = None
     ca_file: str | None = None
     tls_verify: bool = True
-
-
-@settings_class
-class RoutingSettings:
-    """Which arm a request gets. `single`: always `arm` (default: the only or the baseline one)."""
-
-    policy: Literal["single"] = "single"
-    arm: str | None = None
 
 
 @settings_class
@@ -282,10 +275,7 @@ def check(settings: ProxySettings, file: str | None) -> None:
                 raise wrong(f"arms.{name}.{key}", error.what, error.value, mend) from None
         if arm.ca_file is not None and not Path(arm.ca_file).is_file():
             raise wrong(f"arms.{name}.ca_file", "no such file", arm.ca_file, "give a PEM file")
-    chosen = settings.routing.arm
-    if chosen is not None and chosen not in settings.arms:
-        known = ", ".join(settings.arms)
-        raise wrong("routing.arm", "no such arm", chosen, f"one of: {known}")
+    check_routing(settings.routing, {name: arm.role for name, arm in settings.arms.items()}, file)
     classes = settings.load_classes
     if classes.low_max >= classes.normal_max:
         raise wrong(

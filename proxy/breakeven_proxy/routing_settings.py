@@ -1,6 +1,7 @@
 """Settings of `routing:`: which arm a request gets, and what takes a candidate out.
 
-Here: the keys and what one says against another. Not here: their use (`control`).
+Here: the keys, and what one says against another and against the arms' roles. Not here: their use
+(`control`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from breakeven.policy import DEFAULT_BAND, DEFAULT_DWELL_S, DEFAULT_WINDOW_S
+from breakeven.errors import ConfigError
+from breakeven.policy import DEFAULT_BAND, DEFAULT_DWELL_S, DEFAULT_WINDOW_S, LoadAwareRules
 from breakeven.settings import settings_class
 from breakeven.units import Seconds
 
@@ -106,3 +108,99 @@ class RoutingSettings:
     enforce_range_min: bool = False
     force: bool = False
     state_file: str | None = None
+
+
+Roles = Mapping[str, str]
+"""Arm -> its role, `baseline` or `candidate`, in the order of the configuration."""
+
+
+def baseline_of(routing: RoutingSettings, roles: Roles) -> str:
+    """The arm to fall back to. A sidecar before a single candidate has nothing else."""
+    baselines = [name for name, role in roles.items() if role == "baseline"]
+    if routing.arm in baselines or (routing.arm is not None and not baselines):
+        return str(routing.arm)
+    return baselines[0] if baselines else next(iter(roles))
+
+
+def candidates_of(routing: RoutingSettings, roles: Roles) -> list[str]:
+    """Arms that need a reason to be used: role candidate, or named by the policy."""
+    baseline = baseline_of(routing, roles)
+    named = {routing.arm, *(routing.weights if routing.policy == "split" else ())}
+    return [
+        name
+        for name, role in roles.items()
+        if name != baseline and (role == "candidate" or name in named)
+    ]
+
+
+def load_aware_arm(routing: RoutingSettings, roles: Roles, file: str | None = None) -> str:
+    """The candidate of `load_aware`.
+
+    Raises:
+        ConfigError: there is none, or several and `arm` names none of them.
+    """
+    names = candidates_of(routing, roles)
+    if routing.arm in names:
+        return str(routing.arm)
+    if len(names) == 1 and roles.get(str(routing.arm), "baseline") == "baseline":
+        return names[0]
+    raise ConfigError(
+        "load_aware steers one candidate beside the baseline",
+        file=file,
+        key="routing.arm",
+        value=routing.arm,
+        mend=f"name one of: {', '.join(names)}" if names else "give an arm role: candidate",
+    )
+
+
+def load_aware_rules(given: LoadAwareSettings, file: str | None = None) -> LoadAwareRules:
+    """The thresholds that were given, or those around break-even.
+
+    Raises:
+        ConfigError: neither, both, or thresholds the wrong way round.
+    """
+    key = "routing.load_aware"
+    enter, leave = given.enter_below_rps, given.leave_above_rps
+    if given.break_even_rps is not None and enter is None and leave is None:
+        around = LoadAwareRules.around(given.break_even_rps, given.band)
+        enter, leave = around.enter_below, around.leave_above
+    elif given.break_even_rps is not None or enter is None or leave is None:
+        mend = "give break_even_rps, or both enter_below_rps and leave_above_rps"
+        raise ConfigError("load_aware needs its thresholds", file=file, key=key, mend=mend)
+    if enter > leave:
+        raise ConfigError(
+            f"lies below enter_below_rps ({enter:g})",
+            file=file,
+            key=f"{key}.leave_above_rps",
+            value=leave,
+            mend="leave room between the two, or the traffic flaps",
+        )
+    return LoadAwareRules(enter, leave, window_s=given.window_s, dwell_s=given.dwell_s)
+
+
+def check_routing(routing: RoutingSettings, roles: Roles, file: str | None) -> None:
+    """What `routing:` says against the arms.
+
+    Raises:
+        ConfigError: with file, key, value and mend.
+    """
+    known = f"one of: {', '.join(roles)}"
+    if routing.arm is not None and routing.arm not in roles:
+        raise ConfigError(
+            "no such arm", file=file, key="routing.arm", value=routing.arm, mend=known
+        )  # fmt: skip
+    if routing.policy == "split":
+        for name in routing.weights:
+            if name not in roles:
+                raise ConfigError(
+                    "no such arm", file=file, key="routing.weights", value=name, mend=known
+                )
+        if not any(routing.weights.values()):
+            mend = f"give e.g. weights: {{{next(iter(roles))}: 90, …}}"
+            raise ConfigError("no arm has a weight", file=file, key="routing.weights", mend=mend)
+    elif routing.weights:
+        mend = "set policy: split, or take the weights out"
+        raise ConfigError("weights act under split", file=file, key="routing.weights", mend=mend)
+    if routing.policy == "load_aware":
+        load_aware_rules(routing.load_aware, file)
+        load_aware_arm(routing, roles, file)

@@ -1,6 +1,6 @@
 """From the configuration (and a certificate's range) to core's steering plan.
 
-Here: the checks of `routing:` against the arms, and the translation. Not here: reading files.
+Here: the translation, and the rollback headroom. Not here: reading files, checking keys.
 """
 
 from __future__ import annotations
@@ -11,92 +11,23 @@ from hashlib import blake2b
 from breakeven.errors import ConfigError
 from breakeven.guard import GuardBudget
 from breakeven.health import HealthRules
-from breakeven.policy import LoadAwareRules
 from breakeven.proven import ProvenRange, headroom_shortfall
 from breakeven.routing import Reason
 from breakeven.steering import Candidate, Plan
 from breakeven_proxy.config import ArmSettings, ProxySettings
+from breakeven_proxy.routing_settings import (
+    baseline_of,
+    candidates_of,
+    load_aware_arm,
+    load_aware_rules,
+)
 
 SECONDS_PER_HOUR = 3600.0
 
 
-def baseline_of(config: ProxySettings) -> str:
-    """The arm to fall back to. A sidecar before a single candidate has nothing else."""
-    chosen = config.chosen_arm()
-    baselines = [name for name, arm in config.arms.items() if arm.role == "baseline"]
-    return chosen if chosen in baselines or not baselines else baselines[0]
-
-
-def candidates_of(config: ProxySettings) -> list[str]:
-    """Arms that need a reason to be used: role candidate, or named by the policy."""
-    routing, baseline = config.routing, baseline_of(config)
-    named = {routing.arm, *(routing.weights if routing.policy == "split" else ())}
-    return [
-        name
-        for name, arm in config.arms.items()
-        if name != baseline and (arm.role == "candidate" or name in named)
-    ]
-
-
-def check_routing(config: ProxySettings, file: str | None) -> None:
-    """What `routing:` says against the arms.
-
-    Raises:
-        ConfigError: with file, key, value and mend.
-    """
-    routing = config.routing
-
-    def wrong(key: str, what: str, value: object, mend: str) -> ConfigError:
-        return ConfigError(what, file=file, key=f"routing.{key}", value=value, mend=mend)
-
-    if routing.policy == "split":
-        for name in routing.weights:
-            if name not in config.arms:
-                raise wrong("weights", "no such arm", name, f"one of: {', '.join(config.arms)}")
-        if not any(routing.weights.values()):
-            raise wrong("weights", "no arm has a weight", None, "e.g. {baseline: 90, draft: 10}")
-    if routing.policy == "load_aware":
-        _load_aware(config, wrong_key="routing", file=file)
-        _candidate_of_load_aware(config, file)
-
-
-def _candidate_of_load_aware(config: ProxySettings, file: str | None) -> str:
-    names = candidates_of(config)
-    if config.routing.arm in names:
-        return str(config.routing.arm)
-    if config.routing.arm is not None or len(names) != 1:
-        raise ConfigError(
-            "load_aware steers one candidate beside the baseline",
-            file=file,
-            key="routing.arm",
-            value=config.routing.arm,
-            mend=f"name one of: {', '.join(names)}" if names else "give an arm role: candidate",
-        )
-    return names[0]
-
-
-def _load_aware(config: ProxySettings, *, wrong_key: str, file: str | None) -> LoadAwareRules:
-    given = config.routing.load_aware
-    enter, leave = given.enter_below_rps, given.leave_above_rps
-    if given.break_even_rps is not None and enter is None and leave is None:
-        around = LoadAwareRules.around(given.break_even_rps, given.band)
-        enter, leave = around.enter_below, around.leave_above
-    elif given.break_even_rps is not None or enter is None or leave is None:
-        raise ConfigError(
-            "load_aware needs its thresholds",
-            file=file,
-            key=f"{wrong_key}.load_aware",
-            mend="give break_even_rps, or both enter_below_rps and leave_above_rps",
-        )
-    if enter > leave:
-        raise ConfigError(
-            f"must not be below enter_below_rps ({enter:g})",
-            file=file,
-            key=f"{wrong_key}.load_aware.leave_above_rps",
-            value=leave,
-            mend="leave room between the two, or the traffic flaps",
-        )
-    return LoadAwareRules(enter, leave, window_s=given.window_s, dwell_s=given.dwell_s)
+def roles_of(config: ProxySettings) -> dict[str, str]:
+    """Arm -> role."""
+    return {name: arm.role for name, arm in config.arms.items()}
 
 
 def plan_of(
@@ -112,9 +43,10 @@ def plan_of(
         refused: candidates whose certificate may not be used, and why.
 
     Raises:
-        ConfigError: see `check_routing`.
+        ConfigError: see `routing_settings.check_routing`.
     """
-    routing, baseline = config.routing, baseline_of(config)
+    routing, roles = config.routing, roles_of(config)
+    baseline = baseline_of(routing, roles)
     candidates = {
         name: Candidate(
             replicas=config.arms[name].replicas,
@@ -122,16 +54,16 @@ def plan_of(
             refused=(refused or {}).get(name),
             usd_per_s=_usd_per_s(config.arms[name]),
         )
-        for name in candidates_of(config)
+        for name in candidates_of(routing, roles)
     }
     aware = routing.policy == "load_aware"
     return Plan(
         baseline=baseline,
         policy=routing.policy,
-        arm=_candidate_of_load_aware(config, None) if aware else routing.arm or baseline,
+        arm=load_aware_arm(routing, roles) if aware else routing.arm or baseline,
         candidates=candidates,
         weights=dict(routing.weights),
-        load_aware=_load_aware(config, wrong_key="routing", file=None) if aware else None,
+        load_aware=load_aware_rules(routing.load_aware) if aware else None,
         salt=blake2b(routing.sticky_salt.encode(), digest_size=32).digest(),
         health=HealthRules(
             fail_after=routing.health.fail_after,
@@ -168,7 +100,7 @@ def budget_of(config: ProxySettings) -> GuardBudget:
     )
 
 
-def headroom_problems(config: ProxySettings, plan: Plan) -> list[ConfigError]:
+def headroom_problems(plan: Plan) -> list[ConfigError]:
     """Candidates that may get more than the baseline is certified to take over."""
     problems = []
     for name, candidate in plan.candidates.items():

@@ -96,6 +96,14 @@ queued_requests | gauge | arm | Requests that wait for a place.
 rejections_total | counter | arm reason | Requests refused with 429 or 503.
 arrival_rate | gauge | arm | Arrivals per second and replica over 30 s.
 client_connections | gauge | | Client connections.
+route_state | gauge | arm state | 1 for the state a candidate is in; only serving gets requests.
+route_transitions_total | counter | arm reason | Changes of a candidate's state.
+route_share | gauge | arm | Share of the steered requests that the arm gets while it serves.
+route_load_requests_per_second | gauge | | Mean load that load_aware compares, per replica.
+route_threshold_requests_per_second | gauge | bound | Its thresholds.
+route_diverted_total | counter | arm | Requests moved to another arm: no connection could be made.
+route_errors_total | counter | | Faults of the steering itself; the baseline served.
+simulated_evidence_allowed | gauge | | 1: a certificate of simulated origin may steer traffic.
 overhead_seconds | histogram | arm | Request whole here to request with the engine.
 event_loop_lag_seconds | histogram | | Lateness of a timer that is due every 100 ms.
 telemetry_errors_total | counter | | Observations that failed; the streams went on.
