@@ -67,6 +67,7 @@ CORE_LEVEL = {
     "guard": 6,
     "proven": 6,
     "steering": 7,
+    "facts": 5,
     "decision": 6,
 }
 
