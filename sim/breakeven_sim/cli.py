@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from pathlib import Path
 
 import click
 import uvloop
@@ -14,7 +16,21 @@ from .engine import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from .errors import SimError, SimInputError
 from .model import ENGINES
 from .serve import serve
+from .sweep import (
+    BATCHES,
+    CONTEXT_TOKENS,
+    USD_PER_HOUR,
+    Window,
+    arm_named,
+    k_rows,
+    linear_fit,
+    play,
+    static_row,
+    with_margins,
+)
+from .tables import as_json, as_text
 from .wire import VERSION
+from .workload import at_rate, poisson, read_trace
 
 EXIT_ERROR, EXIT_USAGE = 1, 2
 
@@ -33,23 +49,6 @@ def _address(value: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise SimInputError(f"--listen {value!r}: write HOST:PORT, e.g. 127.0.0.1:0")
     return host.strip("[]"), int(port)
-
-
-def _k_rows(value: str | None) -> tuple[tuple[int, int, int], ...]:
-    """`1-8:7,9-32:3,33-:0` to (low, high, k) rows."""
-    if not value:
-        return ()
-    rows = []
-    for part in value.split(","):
-        try:
-            span, k = part.split(":")
-            low, high = span.split("-")
-            rows.append((int(low), int(high) if high else sys.maxsize, int(k)))
-        except ValueError:
-            raise SimInputError(
-                f"--k-by-batch {part!r}: write LOW-HIGH:K rows, e.g. 1-8:7,9-32:3,33-:0"
-            ) from None
-    return tuple(rows)
 
 
 @cli.command("serve", epilog="Example: breakeven-sim serve --listen 127.0.0.1:0 --preset 8b-h100 "
@@ -114,7 +113,7 @@ def serve_command(
         draft,
         k,
         seed=seed,
-        k_by_batch=_k_rows(k_by_batch),
+        k_by_batch=k_rows(k_by_batch) if k_by_batch else (),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         prefix_caching=enable_prefix_caching,
@@ -142,6 +141,89 @@ def serve_command(
         uvloop.run(serve(config, click.echo, exit_with_parent=exit_with_parent))
     except OSError as error:
         raise SimInputError(f"--listen {listen}: {error.strerror}; choose another port") from None
+
+
+def _numbers(option: str, value: str) -> list[float]:
+    numbers = []
+    for part in value.split(","):
+        try:
+            number = float(part)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise SimInputError(f"{option} {part!r}: give positive numbers, e.g. {option} 2,28")
+        numbers.append(number)
+    return numbers
+
+
+STATIC_ARMS = {
+    "8B": ("eagle3:3", "eagle3:7", "draft-1b:5", "ngram:5", "ngram-code:5"),
+    "70B": ("eagle3:3", "draft-1b:5", "ngram:5"),
+}
+OPEN_ARMS = ("none", "eagle3:3", "eagle3:7", "draft-1b:5", "ngram-open:5")
+TRACE_ARMS = ("none", "ngram:5")
+
+
+@cli.command("sweep", epilog="Example: breakeven-sim sweep --trace FILE.csv --rates 2,28")
+@click.option("--preset", default="8b-h100", show_default=True, help=", ".join(ENGINES))
+@click.option("--arm", "arms", multiple=True,
+              help="DRAFT:K or DRAFT@LOW-HIGH:K,…; repeatable; none is the baseline.")  # fmt: skip
+@click.option("--batches", default=",".join(map(str, BATCHES)), show_default=True)
+@click.option("--context", type=click.IntRange(min=1), default=CONTEXT_TOKENS, show_default=True,
+              help="Cached tokens per sequence of the static table.")  # fmt: skip
+@click.option("--rates", default=None, help="Requests per second, comma separated: open loop.")
+@click.option("--trace", type=click.Path(path_type=Path), default=None,
+              help="CSV or JSONL trace instead of Poisson arrivals.")  # fmt: skip
+@click.option("--requests", type=click.IntRange(min=2), default=None,
+              help="The first N arrivals of the trace only, before it is scaled.")  # fmt: skip
+@click.option("--duration", type=click.FloatRange(min=0, min_open=True), default=None,
+              help="Seconds of arrivals (default 240; a trace: its whole length).")  # fmt: skip
+@click.option("--warmup", type=click.FloatRange(min=0), default=None,
+              help="Seconds not counted (default 60; a trace: 0).")  # fmt: skip
+@click.option("--drain", type=click.FloatRange(min=0), default=120.0, show_default=True)
+@click.option("--slo-ttft", type=float, default=0.5, show_default=True, help="Seconds.")
+@click.option("--slo-tpot", type=float, default=0.03, show_default=True, help="Seconds.")
+@click.option("--usd-per-hour", type=float, default=USD_PER_HOUR, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "json_out", is_flag=True, help="One JSON object instead of tables.")
+def sweep_command(
+    preset: str,
+    arms: tuple[str, ...],
+    batches: str,
+    context: int,
+    rates: str | None,
+    trace: Path | None,
+    requests: int | None,
+    duration: float | None,
+    warmup: float | None,
+    drain: float,
+    slo_ttft: float,
+    slo_tpot: float,
+    usd_per_hour: float,
+    seed: int,
+    json_out: bool,
+) -> None:
+    """Print the model's tables, offline: static batches, and open-loop rates."""
+    engine = engine_config(preset).engine
+    sizes = [int(b) for b in _numbers("--batches", batches)]
+    static = [arm_named(a, preset, seed) for a in arms or STATIC_ARMS[engine.size]]
+    fixed = [static_row(arm, sizes, context) for arm in static if "@" not in arm.name]
+    rows = []
+    played = arms or (TRACE_ARMS if trace else OPEN_ARMS)
+    recorded = read_trace(trace)[:requests] if trace else None
+    for rate in _numbers("--rates", rates) if rates else []:
+        length = duration or 240.0
+        if recorded is None:
+            arrivals = poisson(rate, length, seed)
+        else:
+            arrivals = at_rate(recorded, rate)
+            length = min(duration or math.inf, arrivals[-1].t_s + 1 / rate)
+            arrivals = [a for a in arrivals if a.t_s < length]
+        skipped = (0.0 if trace else min(60.0, length / 4)) if warmup is None else warmup
+        window = Window(skipped, length, drain, slo_ttft, slo_tpot, usd_per_hour)
+        rows += [play(arm_named(a, preset, seed), arrivals, rate, window) for a in played]
+    print_as = as_json if json_out else as_text
+    click.echo(print_as(preset, linear_fit(engine), sizes, fixed, with_margins(rows)))
 
 
 def main() -> None:

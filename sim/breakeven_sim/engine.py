@@ -337,6 +337,7 @@ class SimEngine:
     def _commit(self, sequence: Sequence, tokens: int, end_s: float) -> bool:
         """Book the tokens of one emission; True when the sequence is complete."""
         sequence.output += tokens
+        sequence.steps += 1
         if sequence.first_s is None:
             sequence.first_s = end_s
         sequence.last_s = end_s

@@ -50,6 +50,7 @@ class Sequence:
     event_s: list[float] = field(default_factory=list)
     event_tokens: list[int] = field(default_factory=list)
     wanted: int = 0
+    steps: int = 0
     event_before_s: float = 0.0
 
     def __post_init__(self) -> None:
