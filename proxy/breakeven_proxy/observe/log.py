@@ -68,6 +68,15 @@ class Log:
         self._logger.error(event, exc_info=info, extra={"fields": fields})
 
 
+def make_logger(stream: TextIO) -> logging.Logger:
+    """A logger of its own that writes JSON lines to a stream; not the process's."""
+    logger = logging.Logger(LOGGER, logging.INFO)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    return logger
+
+
 def start_logging(stream: TextIO | None = None) -> Log:
     """Sends all logging of the process through the JSON formatter, libraries' included."""
     handler = logging.StreamHandler(stream or sys.stderr)

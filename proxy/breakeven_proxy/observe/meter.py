@@ -148,7 +148,6 @@ class RequestObservation:
         self._stream: StreamObserver | None = None
         self._json: bytearray | None = None
         self._unread: str | None = None
-        self._head_status: int | None = None
 
     def request_body(self, data: bytes) -> None:
         """Only a recorder's reader looks at it."""
@@ -161,7 +160,6 @@ class RequestObservation:
 
     def head(self, head: ResponseHead, stamp: float) -> None:  # noqa: ARG002 - the seam's
         """Decides how the body is read."""
-        self._head_status = head.status
         encoding = head.get(b"content-encoding")
         kind = head.get(b"content-type") or b""
         if encoding is not None and encoding.strip().lower() != b"identity":
@@ -199,6 +197,8 @@ class RequestObservation:
         duration = max(ending.stamp - self._start, 0.0)
         outcome = self._outcome(ending, report, body, duration)
         verdict = classify(outcome, self._meter.slo)
+        if self._unread is not None and verdict is Verdict.GOOD:
+            verdict = Verdict.UNMEASURED  # nobody saw whether it was whole
         usage = _usage(report, body)
         self._count(ending, verdict, usage, duration)
         if report is not None:
@@ -221,10 +221,8 @@ class RequestObservation:
             return _without_times(outcome) if stepped else outcome
         if body is not None and (ending.status or 500) < 400:
             return Outcome.of_body(body, e2e_s=duration, status=ending.status, ending=close)
-        # No body that could be read: the status and the ending decide. A whole response that is
-        # fine so far stays unmeasured where the SLO bounds anything.
         return Outcome(
-            stream=self._unread is not None and self._head_status == 200,
+            stream=False,
             status=ending.status,
             ending=close,
             finished=None,

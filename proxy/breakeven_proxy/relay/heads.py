@@ -70,13 +70,14 @@ def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
 _DROP_FROM_RESPONSE = HOP_BY_HOP | {b"content-length"}
 
 
+def passed_trailers(trailers: Headers) -> Headers:
+    """The trailers that go on, in either direction."""
+    return tuple(pair for pair in trailers if pair[0].lower() not in NOT_IN_TRAILERS)
+
+
 def trailer_fields(trailers: Headers) -> bytes:
     """The trailer section that is passed on, without its closing empty line."""
-    return b"".join(
-        b"%b: %b\r\n" % (name, value)
-        for name, value in trailers
-        if name.lower() not in NOT_IN_TRAILERS
-    )
+    return b"".join(b"%b: %b\r\n" % pair for pair in passed_trailers(trailers))
 
 
 def status_line(status: int, reason: bytes) -> bytes:

@@ -16,6 +16,7 @@ from breakeven_proxy.relay.heads import (
     informational_head,
     origin_form,
     own_answer,
+    passed_trailers,
     request_headers,
     trailer_fields,
 )
@@ -133,7 +134,7 @@ class Splice(ExchangeHandler):
                 exchange.write(data)
             if incoming.complete and not self._done:
                 self._note_complete()
-                exchange.end(incoming.trailers)
+                exchange.end(passed_trailers(incoming.trailers))
 
     def _take_body(self) -> bytes:
         data = self._incoming.take_body()
