@@ -22,8 +22,6 @@ from breakeven_proxy.observe.metrics import Metrics
 LOG_FAULT_EVERY_S = 10.0
 """A fault that comes with every request is logged this often, and counted each time."""
 
-BASELINE_REASONS = (Reason.START,)
-
 
 class ArmLike(Protocol):
     """What is read of an arm at each tick."""
