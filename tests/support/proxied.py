@@ -11,6 +11,7 @@ from typing import Any
 
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from tests.support.engine import Peer, close_peers, dial, soon, until
 
 from breakeven.settings import parse_settings
@@ -52,36 +53,29 @@ class Proxied:
         peer.close()
         return message.status, message.body
 
-    async def samples(self) -> dict[str, float]:
-        """The page as a scraper reads it: `name{label="value",…}` → value, zeros left out."""
+    async def samples(self, name: str = "") -> list[Sample]:
+        """The samples of families whose name begins so, as a scraper reads the page."""
         _, body = await self.admin("/metrics")
-        found: dict[str, float] = {}
-        for family in text_string_to_metric_families(body.decode()):
-            for sample in family.samples:
-                labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
-                if sample.value:
-                    found[f"{sample.name}{{{labels}}}"] = sample.value
-        return found
+        starts = (f"breakeven_{name}", f"# TYPE breakeven_{name}") if name else ("",)
+        lines = [line for line in body.decode().splitlines() if line.startswith(starts)]
+        families = text_string_to_metric_families("\n".join([*lines, ""]))
+        return [sample for family in families for sample in family.samples]
 
     async def total(self, name: str, **labels: str) -> float:
         """The sum of a family's samples whose labels are these."""
-        _, body = await self.admin("/metrics")
-        total = 0.0
-        for family in text_string_to_metric_families(body.decode()):
-            for sample in family.samples:
-                if sample.name == f"breakeven_{name}" and labels.items() <= sample.labels.items():
-                    total += sample.value
-        return total
+        return sum(
+            sample.value
+            for sample in await self.samples(name)
+            if sample.name == f"breakeven_{name}" and labels.items() <= sample.labels.items()
+        )
 
     async def verdicts(self) -> dict[str, int]:
         """Metered requests by verdict, those above 0."""
-        _, body = await self.admin("/metrics")
         found: dict[str, int] = {}
-        for family in text_string_to_metric_families(body.decode()):
-            for sample in family.samples:
-                if sample.name == "breakeven_requests_total" and sample.value:
-                    verdict = sample.labels["verdict"]
-                    found[verdict] = found.get(verdict, 0) + int(sample.value)
+        for sample in await self.samples("requests_total"):
+            if sample.value:
+                verdict = sample.labels["verdict"]
+                found[verdict] = found.get(verdict, 0) + int(sample.value)
         return found
 
     async def status(self) -> dict[str, Any]:
