@@ -95,7 +95,7 @@ class Answer:
     def _usage_event(self) -> bytes:
         flight = self._flight
         block = self._metrics()
-        extra = b"" if block is None else b',"metrics":' + wire.dumps(block)
+        extra = b"" if block is None else b',"metrics":' + wire.dumps(_without_none(block))
         used = wire.chunk_usage(flight.prompt_tokens, flight.completion_tokens, False)
         return self._open + self._envelope.tail(used, True, extra)
 
@@ -164,19 +164,28 @@ class Answer:
         return block or None
 
 
+def _without_none(block: dict[str, object]) -> dict[str, object]:
+    """Chunks leave absent values out; whole bodies say null."""
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in block.items()
+        if value is not None
+    }
+
+
 def timing(choice: Choice) -> dict[str, object]:
     """Per-request times in milliseconds, model time."""
     sequence = choice.sequence
     first = sequence.first_s or sequence.arrival_s
     last = sequence.last_s or first
-    scheduled = sequence.scheduled_s or sequence.arrival_s
+    scheduled = sequence.scheduled_s or first
     decode = last - first
     whole = last - sequence.arrival_s
     return {
         "time_to_first_token_ms": (first - sequence.arrival_s) * 1e3,
         "generation_time_ms": decode * 1e3,
         "queue_time_ms": (scheduled - sequence.arrival_s) * 1e3,
-        "mean_itl_ms": decode * 1e3 / max(choice.tokens - 1, 1),
+        "mean_itl_ms": decode * 1e3 / (choice.tokens - 1) if choice.tokens > 1 else None,
         "tokens_per_second": choice.tokens / whole if whole > 0 else 0.0,
     }
 

@@ -9,6 +9,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 JSON = "application/json"
+LOAD_METRICS = "endpoint-load-metrics"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
@@ -25,10 +26,9 @@ def full_response(
 ) -> web.Response:
     """A response with a known length; no body: no content-type."""
     headers: CIMultiDict[str] = CIMultiDict()
-    for name in ("date", "server", "allow"):
+    for name in ("date", "server", "allow", LOAD_METRICS):
         if name in lines:
             headers[name] = lines[name]
-    headers.update({k: v for k, v in lines.items() if k.startswith("endpoint-")})
     headers["content-length"] = str(len(body or b""))
     if body is not None:
         headers["content-type"] = content_type

@@ -126,8 +126,8 @@ def read_body(raw: bytes, content_type: str) -> Mapping[str, object]:
         raise _validation("missing", "body", "Field required")
     try:
         value = orjson.loads(raw)
-    except ValueError:
-        raise _validation("json_invalid", f"body.{len(raw)}", "JSON decode error") from None
+    except orjson.JSONDecodeError as error:
+        raise _validation("json_invalid", f"body.{error.pos}", "JSON decode error") from None
     if not isinstance(value, dict):
         raise _validation("model_attributes_type", "body", "Input should be a valid dictionary")
     return value

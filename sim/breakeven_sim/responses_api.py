@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import wire
+from .answers import timing
 from .generation import Choice, Delta, Flight
 from .wire import Envelope, Json
 
@@ -12,9 +13,10 @@ from .wire import Envelope, Json
 class ResponsesAnswer:
     """Writes one response object; events are named and numbered."""
 
-    def __init__(self, flight: Flight, envelope: Envelope) -> None:
+    def __init__(self, flight: Flight, envelope: Envelope, with_metrics: bool) -> None:
         self._flight = flight
         self._envelope = envelope
+        self._with_metrics = with_metrics
         self._item = f"msg_{envelope.id.removeprefix('resp_')}"
         self._sequence = 0
 
@@ -49,13 +51,13 @@ class ResponsesAnswer:
         return wire.dumps(self._finished(self._flight.choices[0]))
 
     def _event(self, kind: str, fields: Json) -> bytes:
-        numbered = {**fields, "sequence_number": self._sequence, "type": kind}
+        numbered = dict(sorted({**fields, "sequence_number": self._sequence, "type": kind}.items()))
         self._sequence += 1
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), wire.dumps(numbered))
 
     def _at(self, fields: Json) -> Json:
         place = {"content_index": 0, "item_id": self._item, "output_index": 0}
-        return dict(sorted({**place, **fields}.items()))
+        return {**place, **fields}
 
     def _part(self, choice: Choice) -> dict[str, object]:
         return {"annotations": [], "text": choice.text, "type": "output_text", "logprobs": None}
@@ -94,7 +96,13 @@ class ResponsesAnswer:
             },
             "total_tokens": prompt + tokens,
         }
-        return response
+        if not self._with_metrics:
+            return response
+        # The real one has its place after `user`, and no speculation block on this route.
+        metrics = {**timing(choice), "speculative_decoding": None}
+        items = list(response.items())
+        at = [key for key, _ in items].index("user") + 1
+        return dict([*items[:at], ("metrics", metrics), *items[at:]])
 
     def _response(self, status: str, output: list[object]) -> dict[str, object]:
         generation = self._flight.generation

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
@@ -14,6 +15,8 @@ from .server import SimServer
 
 PARENT_POLL_S = 0.5
 BACKLOG = 2048
+# Streams in flight at SIGTERM are cut: the engine would be gone too.
+SHUTDOWN_S = 0.2
 
 
 def ready_line(config: ServeConfig, port: int) -> str:
@@ -27,27 +30,37 @@ def ready_line(config: ServeConfig, port: int) -> str:
     )
 
 
+@contextlib.asynccontextmanager
+async def listening(server: SimServer) -> AsyncIterator[int]:
+    """Serve while the block runs; gives the port. OSError if it cannot be had."""
+    runner = web.AppRunner(
+        server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, server.config.host, server.config.port, backlog=BACKLOG)
+        await site.start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
 async def serve(
     config: ServeConfig, say: Callable[[str], None], *, exit_with_parent: bool = False
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the parent process is gone. OSError if no port."""
-    server = SimServer(config)
-    runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True)
-    await runner.setup()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     watch = asyncio.create_task(_parent_gone(stop)) if exit_with_parent else None
     try:
-        site = web.TCPSite(runner, config.host, config.port, shutdown_timeout=0.5, backlog=BACKLOG)
-        await site.start()
-        say(ready_line(config, runner.addresses[0][1]))
-        await stop.wait()
+        async with listening(SimServer(config)) as port:
+            say(ready_line(config, port))
+            await stop.wait()
     finally:
         if watch is not None:
             watch.cancel()
-        await runner.cleanup()
 
 
 async def _parent_gone(stop: asyncio.Event) -> None:

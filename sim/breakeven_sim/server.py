@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import monotonic, time
 from uuid import uuid4
@@ -16,7 +17,7 @@ from .config import ServeConfig
 from .driver import Driver
 from .engine import SimEngine
 from .generation import EngineDead, Flight
-from .heads import full_response, head, stream_response
+from .heads import LOAD_METRICS, full_response, head, stream_response
 from .http_metrics import UNCOUNTED, HttpMetrics
 from .metrics import CONTENT_TYPE, EngineMetrics, Identity, new_registry, page
 from .requests import ApiError, Endpoint, Generation, Limits
@@ -106,6 +107,20 @@ class SimServer:
 
     def _head(self, request: web.Request) -> dict[str, str]:
         return head(request, self.config.options.request_id_headers)
+
+    def _load_line(self, request: web.Request) -> dict[str, str]:
+        """ORCA load header of a whole answer, for a client that asks for it."""
+        wanted = request.headers.get("endpoint-load-metrics-format", "").upper()
+        values = {
+            "num_requests_waiting": float(self.engine.waiting),
+            "kv_cache_usage_perc": self.engine.pool.usage,
+        }
+        if wanted == "JSON":
+            return {LOAD_METRICS: "JSON " + json.dumps({"named_metrics": values})}
+        if wanted == "TEXT":
+            pairs = ", ".join(f"named_metrics.{name}={value}" for name, value in values.items())
+            return {LOAD_METRICS: "TEXT " + pairs}
+        return {}
 
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
         lines = self._head(request)
@@ -207,7 +222,7 @@ class SimServer:
             if generation.stream:
                 return await self._stream(request, flight, answer)
             await flight.finished()
-            return full_response(self._head(request), 200, answer.body())
+            return full_response(self._head(request) | self._load_line(request), 200, answer.body())
         except EngineDead:
             raise ApiError(500, "InternalServerError", ENGINE_DEAD) from None
         finally:
@@ -221,7 +236,7 @@ class SimServer:
         model, mark = self.config.model, self.config.fingerprint
         if generation.endpoint == "responses":
             envelope = Envelope(f"resp_{name}", "response", created, model, mark)
-            return ResponsesAnswer(flight, envelope)
+            return ResponsesAnswer(flight, envelope, self.config.options.per_request_metrics)
         prefix, kind = OBJECTS[generation.endpoint]
         if generation.endpoint == "chat" and generation.stream:
             kind += ".chunk"
