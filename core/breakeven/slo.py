@@ -270,7 +270,7 @@ ROWS: Final[tuple[Row, ...]] = (
     (Verdict.TIMEOUT, lambda o, _: o.ending is Ending.TIMEOUT),
     (Verdict.ERROR, lambda o, _: _failed(o)),
     (Verdict.TRUNCATED, lambda o, _: o.ending is not None and _cut_short(o)),
-    (Verdict.MALFORMED, lambda o, _: o.ending is not None and (o.malformed or o.empty)),
+    (Verdict.MALFORMED, lambda o, _: o.malformed or (o.ending is not None and o.empty)),
     (Verdict.SLOW_TTFT, lambda o, slo: o.stream and _over(o.ttft_s, slo.ttft_s)),
     (Verdict.SLOW_GAP, lambda o, slo: o.stream and _gap_over(o, slo.gap_p99_s) is True),
     (Verdict.SLOW_TPOT, lambda o, slo: o.stream and _over(o.tpot_s, slo.tpot_s)),

@@ -112,6 +112,11 @@ class StreamObserver:
         self._output_at: float | None = None
         self._finish_at: float | None = None
 
+    @property
+    def started(self) -> bool:
+        """Whether an event, so a token, has come."""
+        return self._events > 0
+
     def __repr__(self) -> str:
         return f"StreamObserver(<{self._events} events>)"
 
@@ -175,7 +180,7 @@ class StreamObserver:
                 return
             usage = obj.get("usage")
             total = usage.get("completion_tokens") if usage else None
-            if total.__class__ is not int:
+            if total.__class__ is not int or total < 0:
                 total = None
             for choice in choices:
                 index, seen, tokens, finish = read_choice(choice)

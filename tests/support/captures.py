@@ -5,6 +5,7 @@ Independent of the wire room on purpose: it is what the wire's parser can be che
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ def request(path: Path) -> dict[str, object]:
     return dict(json.loads(path.with_suffix(".req").read_bytes().partition(b"\r\n\r\n")[2]))
 
 
+@functools.cache
 def response(path: Path) -> Response:
     """A recorded response (.raw, or .txt with its head)."""
     raw = path.read_bytes()
@@ -96,7 +98,8 @@ def response(path: Path) -> Response:
     return Response(int(lines[0].split()[1]), headers, body, complete)
 
 
-def reads(path: Path) -> list[tuple[float, bytes]]:
+@functools.cache
+def reads(path: Path) -> tuple[tuple[float, bytes], ...]:
     """(seconds since the request, body bytes of the read) of a recording, chunk framing removed.
 
     A read that brought the head or framing only is listed with b"".
@@ -108,7 +111,7 @@ def reads(path: Path) -> list[tuple[float, bytes]]:
         data = row.get("data", "").encode("utf-8")  # none: end of file, or the client closed
         assert len(data) == row.get("n", len(data)), f"{path}: the recording is not plain UTF-8"
         found.append((float(row["t"]), parser.receive(data)))
-    return found
+    return tuple(found)
 
 
 def streams(*arms: str) -> list[Path]:
