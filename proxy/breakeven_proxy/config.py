@@ -174,6 +174,7 @@ class ProxySettings:
     tracing: TracingSettings | None = None
     certificate: str | None = None
     allow_simulated: bool = False
+    admin_token_file: str | None = None
     scrape_interval_s: Positive = 5.0
 
     def classes(self) -> LoadClasses:

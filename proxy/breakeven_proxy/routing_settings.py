@@ -50,7 +50,7 @@ class HealthSettings:
     `model`: name that /v1/models must hold; default the certificate's, else any model will do.
     """
 
-    interval_s: Positive = 2.0
+    interval_s: Positive = 1.0
     timeout_s: Positive = 2.0
     fail_after: Count = 3
     rise_after: Count = 3

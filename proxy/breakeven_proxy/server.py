@@ -12,9 +12,12 @@ from typing import Any
 
 from aiohttp import web
 
+from breakeven_proxy.admin.orders import Orders
 from breakeven_proxy.admin.pages import Pages
 from breakeven_proxy.config import ProxySettings, parse_address
 from breakeven_proxy.control.arms import Arm, FrontDesk
+from breakeven_proxy.control.gateway import Gateway, read_token
+from breakeven_proxy.control.proof import load_certificate
 from breakeven_proxy.observe.bound import bounds_of
 from breakeven_proxy.observe.health import ArmWatch
 from breakeven_proxy.observe.log import Log
@@ -50,7 +53,12 @@ class Proxy:
             list(settings.cohorts),
         )
         self.arms = {name: Arm(name, arm, settings) for name, arm in settings.arms.items()}
-        self.desk = FrontDesk(settings, self.arms, self.meter, self.metrics)
+        self.gateway = Gateway(
+            settings, load_certificate(settings), self.arms, self.meter, self.metrics, log
+        )
+        self.control = self.gateway.control
+        self._orders = Orders(self.control, read_token(settings.admin_token_file))
+        self.desk = FrontDesk(settings, self.arms, self.meter, self.metrics, self.control)
         timeouts, limits = settings.timeouts, settings.limits
         self.relay = RelayServer(
             self.desk,
@@ -81,7 +89,9 @@ class Proxy:
         )
         try:
             pages = Pages(self.metrics, self.status, self.ready, self.engine_page)
-            self._runner = web.AppRunner(pages.application(), access_log=None)
+            application = pages.application()
+            application.add_routes(self._orders.routes())
+            self._runner = web.AppRunner(application, access_log=None)
             await self._runner.setup()
             admin_host, admin_port = parse_address(self.settings.admin, key="admin", file=None)
             site = web.TCPSite(self._runner, admin_host, admin_port, reuse_address=True)
@@ -89,6 +99,7 @@ class Proxy:
         except BaseException:
             self._server.close()
             raise
+        self.gateway.start()
         for watch in self.watches:
             self._tasks.append(loop.create_task(watch.run()))
         self._tasks.append(loop.create_task(self._measure_lag()))
@@ -139,6 +150,7 @@ class Proxy:
         if self._server is not None:
             self._server.close()
         self.relay.abort()
+        await self.gateway.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -160,7 +172,10 @@ class Proxy:
 
     def status(self) -> dict[str, Any]:
         """For a person who asks what this process is doing."""
-        return self.gauges.status(self.ready())
+        return self.gauges.status(self.ready()) | {
+            "simulated_evidence_allowed": self.settings.allow_simulated,
+            "routing": self.control.status(),
+        }
 
     async def engine_page(self, name: str) -> tuple[int, bytes] | None:
         """An arm's own /metrics."""

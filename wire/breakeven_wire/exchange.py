@@ -31,6 +31,10 @@ class ExchangeHandler(Protocol):
     def on_failure(self, failure: Failure) -> None:
         """The response will not become whole. The last callback."""
 
+    def on_unreachable(self, failure: Failure) -> EnginePool | None:  # noqa: ARG002 - a default
+        """No connection could be made: another engine for this request, or None (it fails)."""
+        return None
+
     def on_informational(self, head: ResponseHead) -> None:  # noqa: ARG002 - a default
         """A 1xx head came (100 Continue, 103 Early Hints)."""
         return
@@ -219,6 +223,11 @@ class Exchange:
             self._pool.reconnect(self)
             return
         failure = Failure(kind, self._phase, detail, self.reused, started)
+        if self._phase is Phase.CONNECT and self._replayable:
+            elsewhere = self.handler.on_unreachable(failure)
+            if elsewhere is not None:
+                self._move(elsewhere)
+                return
         self._finish()
         self.handler.on_failure(failure)
 
@@ -237,6 +246,14 @@ class Exchange:
         self._enter(Phase.CONNECT, self.deadlines.connect_s)
 
     # -- inside
+    def _move(self, pool: EnginePool) -> None:
+        """Goes on at another engine. Nothing was sent to this one since the last (stale) send."""
+        self._pool.forget(self)
+        self._pool = pool
+        self._clock_steps = pool.clock_steps
+        self.started = pool.now()
+        pool.adopt(self)
+
     def _put(self, data: bytes) -> None:
         if self._replayable:
             self._written.append(data)

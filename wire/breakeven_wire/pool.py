@@ -154,6 +154,12 @@ class EnginePool:
         self._running.discard(exchange)
         self.unstamped_reads += exchange.unstamped_reads
 
+    def adopt(self, exchange: Exchange) -> None:
+        """Takes over an exchange that could not be connected elsewhere; on a new connection."""
+        self._running.add(exchange)
+        exchange.restart_connecting()
+        self._connect(exchange)
+
     def reconnect(self, exchange: Exchange) -> None:
         """The one allowed retry, always on a new connection."""
         self.retries += 1

@@ -53,6 +53,11 @@ class Admission:
         """Requests that wait."""
         return len(self._queue)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the next request is admitted at once."""
+        return self.inflight < self.max_inflight and not self._queue
+
     def enter(
         self, on_admitted: Callable[[], None], on_expired: Callable[[], None]
     ) -> Waiting | None:
@@ -62,7 +67,7 @@ class Admission:
         returned with `granted` set.
         """
         waiting = Waiting(self, on_admitted, on_expired)
-        if self.inflight < self.max_inflight and not self._queue:
+        if self.has_room:
             waiting.granted = True
             self.inflight += 1
             return waiting

@@ -9,10 +9,12 @@ import time
 from breakeven.load import ArrivalWindow, LoadClass, LoadClasses
 from breakeven_proxy.config import OTHER, ArmSettings, ProxySettings
 from breakeven_proxy.control.admission import Admission, Waiting
-from breakeven_proxy.observe.meter import Meter
+from breakeven_proxy.control.passive import unreachable_signal
+from breakeven_proxy.control.steer import Control
+from breakeven_proxy.observe.meter import Meter, PassingObservation, RequestObservation
 from breakeven_proxy.observe.metrics import Metrics
 from breakeven_proxy.relay.seams import Arrival, Guest, Observation, Refusal, Transform
-from breakeven_wire import Deadlines, EnginePool, Headers, Origin
+from breakeven_wire import Deadlines, EnginePool, Failure, Headers, Origin
 
 METERED = {
     b"/v1/chat/completions": "chat",
@@ -73,22 +75,61 @@ class Arm:
 
     def rate(self, now: float) -> float:
         """Arrivals per second and replica over the last 30 s."""
-        return self._window.rate(now) / self.settings.replicas
+        return self.rate_total(now) / self.settings.replicas
+
+    def rate_total(self, now: float) -> float:
+        """Arrivals per second over the last 30 s, all replicas together."""
+        return self._window.rate(now)
+
+
+def _nothing() -> None:
+    """For a place that is granted at once: nobody has to be called."""
 
 
 class Stay:
     """One request at the desk: the relay's `Visit`."""
 
-    __slots__ = ("_left", "_waiting", "arm", "extra_headers", "observation", "pool", "transform")
+    __slots__ = (
+        "_desk", "_left", "_waiting", "arm", "cohort", "diverted", "extra_headers", "observation",
+        "pool", "steered", "transform",
+    )  # fmt: skip
 
-    def __init__(self, arm: Arm, observation: Observation) -> None:
+    def __init__(
+        self,
+        desk: FrontDesk,
+        arm: Arm,
+        cohort: str,
+        observation: Observation,
+        *,
+        steered: bool,
+    ) -> None:
+        self._desk = desk
         self.arm = arm
         self.pool = arm.pool
+        self.cohort = cohort
         self.observation = observation
+        self.steered = steered
+        """False: the client named the arm, so no other will do."""
+        self.diverted = False
         self.transform: Transform | None = None
         self.extra_headers: Headers = ()
         self._waiting: Waiting | None = None
         self._left = False
+
+    def divert(self, failure: Failure) -> EnginePool | None:
+        """See `relay.seams.Visit`; once a request."""
+        return self._desk.divert(self, failure)
+
+    def move(self, arm: Arm, waiting: Waiting | None) -> None:
+        """Goes on at another arm, with a place there if it held one here."""
+        if self._waiting is not None:
+            self._waiting.leave()
+        self.arm, self.pool, self._waiting, self.diverted = arm, arm.pool, waiting, True
+
+    @property
+    def holds_place(self) -> bool:
+        """Whether it takes one of the arm's places."""
+        return self._waiting is not None
 
     def leave(self) -> None:
         """Gives the place back; once."""
@@ -99,36 +140,56 @@ class Stay:
 
 
 class FrontDesk:
-    """The relay's `Desk`: single routing, admission per arm, an observation for each request."""
+    """The relay's `Desk`: the arm that `control` names, room in it, an observation a request."""
 
     def __init__(
-        self, config: ProxySettings, arms: dict[str, Arm], meter: Meter, metrics: Metrics
+        self,
+        config: ProxySettings,
+        arms: dict[str, Arm],
+        meter: Meter,
+        metrics: Metrics,
+        control: Control,
     ) -> None:
         self._config = config
         self.arms = arms
-        self._default = arms[config.chosen_arm()]
         self._meter = meter
+        self._metrics = metrics
+        self._control = control
         self.draining = False
         self._cohorts = {name.encode(): name for name in config.cohorts}
         self._overflow = {
             label: metrics["label_overflow_total"].cell(label) for label in ("cohort", "arm")
         }
-        self._rejections = {
-            (name, reason): metrics["rejections_total"].cell(name, reason)
-            for name in arms
-            for reason in ("queue_full", "queue_timeout", "draining")
-        }
+        self._sticky = (config.routing.sticky_header or "").lower().encode()
+        for name in arms:
+            self._welcome(name)
+
+    def _welcome(self, name: str) -> None:
+        """An arm's series stand from the start."""
+        for reason in ("queue_full", "queue_timeout", "draining"):
+            self._metrics["rejections_total"].cell(name, reason)
+        self._metrics["route_diverted_total"].cell(name)
+
+    def adopt(self, config: ProxySettings) -> None:
+        """Goes on under another configuration; `arms` was changed in place."""
+        self._config = config
+        self._cohorts = {name.encode(): name for name in config.cohorts}
+        self._sticky = (config.routing.sticky_header or "").lower().encode()
+        for name in self.arms:
+            self._welcome(name)
 
     def enter(self, arrival: Arrival, guest: Guest) -> Stay:
         """Chooses the arm, opens the observation, asks for a place."""
-        arm = self._arm_for(arrival)
+        cohort = self._cohort_of(arrival)
+        named = self._named_arm(arrival)
+        arm = named or self._arm_for(arrival, cohort)
+        seen: Observation
         if arrival.method == b"POST" and arrival.path in METERED:
             load = arm.arrive(arrival.monotonic)
-            cohort = self._cohort_of(arrival)
-            seen: Observation = self._meter.open(arrival, arm.name, cohort, load, arm.pool.stamps)
+            seen = self._meter.open(arrival, arm.name, cohort, load, arm.pool.stamps)
         else:
             seen = self._meter.passing(arm.name)
-        stay = Stay(arm, seen)
+        stay = Stay(self, arm, cohort, seen, steered=named is None)
         if self.draining:
             self._refuse(stay, guest, "draining")
         elif arrival.method != b"POST":
@@ -149,7 +210,7 @@ class FrontDesk:
             guest.admitted(stay)
 
     def _refuse(self, stay: Stay, guest: Guest, reason: str) -> None:
-        self._rejections[stay.arm.name, reason].inc()
+        self._metrics["rejections_total"].cell(stay.arm.name, reason).inc()
         wait = max(1, math.ceil(self._config.admission.queue_timeout_s))
         if reason == "queue_full":
             refusal = Refusal(429, "too many requests wait already", wait)
@@ -159,15 +220,43 @@ class FrontDesk:
             refusal = Refusal(503, "this proxy is shutting down", 1)
         guest.refused(stay, refusal)
 
-    def _arm_for(self, arrival: Arrival) -> Arm:
-        if self._config.allow_arm_header:
-            wanted = arrival.get(ARM_HEADER)
-            if wanted is not None:
-                arm = self.arms.get(wanted.decode("latin-1"))
-                if arm is not None:
-                    return arm
-                self._overflow["arm"].inc()
-        return self._default
+    def divert(self, stay: Stay, failure: Failure) -> EnginePool | None:
+        """No connection to the stay's arm: it is told to `control`, and the request moves on.
+
+        Only a steered request moves, once, and only where there is room at once. Nothing of it
+        was sent since, at most, one stale keep-alive connection: no more than a retry.
+        """
+        self._control.saw(stay.arm.name, unreachable_signal(failure))
+        if stay.diverted or not stay.steered:
+            return None
+        name = self._control.other_arm(stay.arm.name, stay.cohort)
+        other = self.arms.get(name) if name is not None else None
+        if other is None or (stay.holds_place and not other.admission.has_room):
+            return None
+        waiting = other.admission.enter(_nothing, _nothing) if stay.holds_place else None
+        self._metrics["route_diverted_total"].cell(stay.arm.name).inc()
+        if isinstance(stay.observation, RequestObservation):
+            load = other.arrive(time.monotonic())
+            stay.observation.moved(other.name, load, other.pool.stamps)
+        elif isinstance(stay.observation, PassingObservation):
+            stay.observation.moved(other.name)
+        stay.move(other, waiting)
+        return other.pool
+
+    def _named_arm(self, arrival: Arrival) -> Arm | None:
+        """The arm that a test names, where that is allowed."""
+        wanted = arrival.get(ARM_HEADER) if self._config.allow_arm_header else None
+        if wanted is None:
+            return None
+        arm = self.arms.get(wanted.decode("latin-1"))
+        if arm is None:
+            self._overflow["arm"].inc()
+        return arm
+
+    def _arm_for(self, arrival: Arrival, cohort: str) -> Arm:
+        sticky = arrival.get(self._sticky) if self._sticky else None
+        name = self._control.arm_for(cohort, sticky)
+        return self.arms.get(name) or self.arms[self._control.baseline]
 
     def _cohort_of(self, arrival: Arrival) -> str:
         named = arrival.get(COHORT_HEADER)

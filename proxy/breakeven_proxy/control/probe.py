@@ -19,7 +19,9 @@ MAX_MODELS_BYTES = 1 << 20
 """A model list larger than this is no model list."""
 
 
-async def probe(session: aiohttp.ClientSession, origin: str, model: str | None) -> Signal:
+async def probe(
+    session: aiohttp.ClientSession, origin: str, model: str | None, *, list_models: bool = True
+) -> Signal:
     """One look at an engine.
 
     NOT_READY (at once down): nobody listens, /health says 503, or /v1/models does not name
@@ -29,12 +31,15 @@ async def probe(session: aiohttp.ClientSession, origin: str, model: str | None) 
     Args:
         session: with the timeout of the whole probe.
         origin: scheme, host, port and prefix.
+        list_models: False asks /health only.
     """
     try:
         async with session.get(f"{origin}/health", allow_redirects=False) as response:
             status = response.status
         if status not in (200, 404):
             return Signal.NOT_READY if status == 503 else Signal.PROBE_FAILED
+        if not list_models:
+            return Signal.READY
         async with session.get(f"{origin}/v1/models", allow_redirects=False) as response:
             if response.status != 200:
                 ready = response.status == 503
@@ -81,6 +86,7 @@ class Prober:
         model: Callable[[], str | None],
         tell: Callable[[Signal], None],
         tls: ssl.SSLContext | None = None,
+        list_models: bool = True,
     ) -> None:
         self._origin = origin
         self._interval_s = interval_s
@@ -88,6 +94,7 @@ class Prober:
         self._model = model
         self._tell = tell
         self._tls = tls
+        self._list_models = list_models
 
     async def run(self) -> None:
         """Until cancelled. A fresh connection each time: a kept one says nothing of `listen`."""
@@ -95,5 +102,8 @@ class Prober:
         connector = aiohttp.TCPConnector(force_close=True, ssl=self._tls or True)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             while True:
-                self._tell(await probe(session, self._origin, self._model()))
+                seen = await probe(
+                    session, self._origin, self._model(), list_models=self._list_models
+                )
+                self._tell(seen)
                 await asyncio.sleep(self._interval_s)

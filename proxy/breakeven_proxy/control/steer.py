@@ -79,6 +79,11 @@ class Control:
 
     # -- the relay's questions
     @property
+    def plan(self) -> Plan:
+        """What is in force."""
+        return self._steering.plan
+
+    @property
     def baseline(self) -> str:
         """The arm that everything falls back to."""
         return self._steering.plan.baseline
@@ -188,9 +193,13 @@ class Control:
 
     def _show_health(self, name: str) -> None:
         arm = self._arms.get(name)
-        if arm is not None and (name == self.baseline or self.candidate(name)):
-            health = self._steering.health(name)
-            arm.up = None if health is Health.UNKNOWN else health is Health.UP
+        if arm is None or not (name == self.baseline or self.candidate(name)):
+            return
+        health = self._steering.health(name)
+        up = None if health is Health.UNKNOWN else health is Health.UP
+        if up is not arm.up:
+            (self._log.info if up else self._log.warning)("arm health", arm=name, up=up)
+            arm.up = up
 
     def status(self) -> dict[str, Any]:
         """The `routing` part of /status."""

@@ -1,4 +1,7 @@
-"""Watches one arm from outside its traffic: health, the engine's /metrics, its identity."""
+"""Watches one arm from outside its traffic: the engine's /metrics, its identity.
+
+Not here: health (`control.probe`).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,12 @@ if TYPE_CHECKING:
     from breakeven_proxy.config import ProxySettings
     from breakeven_proxy.control.arms import Arm
 
-HEALTH_EVERY_S = 1.0
 HEALTH_TIMEOUT_S = 2.0
 MAX_PAGE_BYTES = 16 * 1024 * 1024
 
 
 class ArmWatch:
-    """Asks an arm every second whether it is well; aiohttp, apart from the relay's connections."""
+    """Asks an arm for its /metrics; aiohttp, apart from the relay's connections."""
 
     def __init__(self, arm: Arm, settings: ProxySettings, metrics: Metrics, log: Log) -> None:
         self.arm = arm
@@ -34,20 +36,7 @@ class ArmWatch:
         timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=True) as session:
             self._session = session
-            while True:
-                await self._check_health(session)
-                await asyncio.sleep(HEALTH_EVERY_S)
-
-    async def _check_health(self, session: aiohttp.ClientSession) -> None:
-        url = f"{self.arm.pool.origin}/health"
-        try:
-            async with session.get(url) as response:
-                up = response.status == 200
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            up = False
-        if up is not self.arm.up:
-            (self._log.info if up else self._log.warning)("arm health", arm=self.arm.name, up=up)
-            self.arm.up = up
+            await asyncio.Event().wait()
 
     async def page(self) -> tuple[int, bytes]:
         """The arm's own /metrics, as /engine/metrics hands it on."""

@@ -16,7 +16,7 @@ from breakeven_proxy.observe.bound import MAX_ACCEPTED_LENGTH, ArmMeters, length
 from breakeven_proxy.observe.metrics import Metrics
 from breakeven_proxy.relay.heads import is_event_stream
 from breakeven_proxy.relay.seams import Arrival, Close, Ending
-from breakeven_wire import ResponseHead, Stamps
+from breakeven_wire import Failure, ResponseHead, Stamps
 
 MAX_BODY_BYTES = 1 << 20
 """A JSON body above this is not parsed: it would stall every stream."""
@@ -49,6 +49,8 @@ class Metered:
     completion_tokens: int | None
     report: StreamReport | None
     request_facts: RequestFacts | None
+    close: Close
+    failure: Failure | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Meter:
         self.epsilon_s = epsilon_s
         self.arms = {arm: ArmMeters(metrics, arm, [*cohorts, OTHER]) for arm in arms}
         self.listeners: list[Callable[[Metered], None]] = []
+        self.open_requests: set[RequestObservation] = set()
         self.body_reader: Callable[[Arrival], RequestReader | None] = _no_reader
         self.fingerprints: dict[str, str | None] = dict.fromkeys(self.arms)
         """Newest system_fingerprint that an arm's answers carried."""
@@ -85,12 +88,22 @@ class Meter:
         self, arrival: Arrival, arm: str, cohort: str, load: LoadClass, stamps: Stamps
     ) -> RequestObservation:
         """The observation of a metered request."""
-        start = arrival.realtime if stamps == "kernel" else arrival.monotonic
-        return RequestObservation(self, arrival, arm, cohort, load, start)
+        seen = RequestObservation(self, arrival, arm, cohort, load, start_of(arrival, stamps))
+        self.open_requests.add(seen)
+        return seen
+
+    def overdue(self, arm: str, limit_s: float, now: float) -> int:
+        """Streams of an arm that wait for their first event longer than `limit_s` at `now`."""
+        return sum(1 for seen in self.open_requests if seen.overdue(arm, limit_s, now))
 
     def passing(self, arm: str) -> PassingObservation:
         """The observation of a request that is not metered."""
-        return PassingObservation(self.arms[arm])
+        return PassingObservation(self, arm)
+
+
+def start_of(arrival: Arrival, stamps: Stamps) -> float:
+    """The arrival on the clock of the stamps."""
+    return arrival.realtime if stamps == "kernel" else arrival.monotonic
 
 
 class RequestReader:
@@ -111,8 +124,9 @@ def _no_reader(arrival: Arrival) -> RequestReader | None:  # noqa: ARG001 - the 
 class PassingObservation:
     """Counts a request that is not metered, by its status class."""
 
-    def __init__(self, meters: ArmMeters) -> None:
-        self._meters = meters
+    def __init__(self, meter: Meter, arm: str) -> None:
+        self._meter = meter
+        self._meters = meter.arms[arm]
 
     def request_body(self, data: bytes) -> None:
         """Nothing is read."""
@@ -125,6 +139,10 @@ class PassingObservation:
 
     def body(self, data: bytes, stamp: float, paused: bool) -> None:
         """Nothing is read."""
+
+    def moved(self, arm: str) -> None:
+        """The request goes to another arm: no connection could be made to the first."""
+        self._meters = self._meter.arms[arm]
 
     def end(self, ending: Ending) -> None:
         """One count."""
@@ -158,6 +176,18 @@ class RequestObservation:
         """What the proxy added on the way in."""
         self._arm.overhead.observe(max(sent - complete, 0.0))
 
+    def moved(self, arm: str, load: LoadClass, stamps: Stamps) -> None:
+        """The request goes to another arm: no connection could be made to the first."""
+        self._arm = self._meter.arms[arm]
+        self._cohort = self._arm.cohorts[self._cohort.cohort]
+        self._load = load
+        self._start = start_of(self._arrival, stamps)
+
+    def overdue(self, arm: str, limit_s: float, now: float) -> bool:
+        """Whether it is a stream of this arm whose first event is late (`now`: monotonic)."""
+        waits = self._stream is not None and not self._stream.started
+        return waits and self._arm.arm == arm and now - self._arrival.monotonic > limit_s
+
     def head(self, head: ResponseHead, stamp: float) -> None:  # noqa: ARG002 - the seam's
         """Decides how the body is read."""
         encoding = head.get(b"content-encoding")
@@ -188,6 +218,7 @@ class RequestObservation:
 
     def end(self, ending: Ending) -> None:
         """The verdict and all numbers."""
+        self._meter.open_requests.discard(self)
         report, body = None, None
         if self._stream is not None:
             report = self._stream.finish(ending.stamp, STREAM_ENDINGS[ending.close])
@@ -311,6 +342,8 @@ class RequestObservation:
             None if usage is None else usage.completion_tokens,
             report,
             None if self._reader is None else self._reader.facts(),
+            ending.close,
+            ending.failure,
         )
         for listener in self._meter.listeners:
             listener(metered)

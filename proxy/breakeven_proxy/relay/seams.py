@@ -125,6 +125,12 @@ class Visit(Protocol):
     transform: Transform | None
     extra_headers: Headers
 
+    def divert(self, failure: Failure) -> EnginePool | None:
+        """No connection could be made: another arm's pool where there is room, or None.
+
+        From then on `pool` and `observation` are those of the other arm.
+        """
+
     def leave(self) -> None:
         """Gives the place back, in the queue or in flight."""
 

@@ -23,6 +23,7 @@ from breakeven_proxy.relay.heads import (
 from breakeven_proxy.relay.incoming import Fault, Incoming
 from breakeven_proxy.relay.seams import Arrival, Close, Ending, Refusal, Transform, Visit
 from breakeven_wire import (
+    EnginePool,
     Exchange,
     ExchangeHandler,
     Failure,
@@ -214,6 +215,18 @@ class Splice(ExchangeHandler):
 
     def on_resume_writing(self) -> None:
         self._client.resume_reading("engine")
+
+    def on_unreachable(self, failure: Failure) -> EnginePool | None:
+        if self._visit is None:
+            return None
+        try:
+            pool = self._visit.divert(failure)
+        except Exception:  # noqa: BLE001 - routing never breaks what the relay can still answer
+            self._telemetry_failed()
+            return None
+        if pool is not None and self._complete_at is not None:
+            self._complete_at = pool.now()  # the other pool may read another clock
+        return pool
 
     def on_informational(self, head: ResponseHead) -> None:
         if self._incoming.http_version == "1.1":
