@@ -178,6 +178,7 @@ class ScriptedEngine:
         self.connections = 0
         self.metrics_page: bytes | None = None
         self.healthy = True
+        self.models = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
         self._writers: list[asyncio.StreamWriter] = []
         self.port = 0
 
@@ -193,7 +194,7 @@ class ScriptedEngine:
         conn = Conn(reader, writer)
         try:
             conn.first = await conn.head()
-            if conn.first.start.startswith((b"GET /health ", b"GET /metrics ")):
+            if self._is_probe(conn.first):
                 await self._answer_probes(conn)
                 return
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
@@ -202,11 +203,19 @@ class ScriptedEngine:
         self.connections += 1
         await self.accepted.put(conn)
 
+    @staticmethod
+    def _is_probe(request: Message) -> bool:
+        asks = (b"GET /health ", b"GET /metrics ")
+        ours = (request.get("user-agent") or b"").startswith(b"breakeven-probe")
+        return ours or request.start.startswith(asks)
+
     async def _answer_probes(self, conn: Conn) -> None:
         while True:
             if conn.first.start.startswith(b"GET /health "):
                 status = b"200 OK" if self.healthy else b"503 Service Unavailable"
                 body = b""
+            elif conn.first.start.startswith(b"GET /v1/models "):
+                status, body = b"200 OK", self.models
             elif self.metrics_page is None:
                 status, body = b"404 Not Found", b""
             else:

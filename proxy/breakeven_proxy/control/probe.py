@@ -13,10 +13,15 @@ from collections.abc import Callable
 import aiohttp
 import orjson
 
+from breakeven import __version__
 from breakeven.health import Signal
 
 MAX_MODELS_BYTES = 1 << 20
 """A model list larger than this is no model list."""
+
+
+USER_AGENT = f"breakeven-probe/{__version__}"
+"""So that an engine's access log shows who asks each second."""
 
 
 async def probe(
@@ -100,7 +105,9 @@ class Prober:
         """Until cancelled. A fresh connection each time: a kept one says nothing of `listen`."""
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         connector = aiohttp.TCPConnector(force_close=True, ssl=self._tls or True)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        async with aiohttp.ClientSession(
+            timeout=timeout, connector=connector, headers={"User-Agent": USER_AGENT}
+        ) as session:
             while True:
                 seen = await probe(
                     session, self._origin, self._model(), list_models=self._list_models
