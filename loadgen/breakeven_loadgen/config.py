@@ -74,6 +74,7 @@ class ReplayConfig:
     usd_per_hour: float | None = None
     acceptance: Literal["measured", "synthetic"] = "measured"
     metrics_url: tuple[str, ...] = ()
+    proxy_metrics_url: str | None = None
     metrics_listen: str | None = None
     # scale
     workers: int = 1

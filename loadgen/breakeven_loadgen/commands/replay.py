@@ -69,6 +69,7 @@ from .options import merged
 @click.option("--usd-per-hour", type=float, help="Fleet price, for cost per good response.")
 @click.option("--acceptance", type=click.Choice(["measured", "synthetic"]))
 @click.option("--metrics-url", multiple=True, metavar="URL", help="Engine /metrics; repeatable.")
+@click.option("--proxy-metrics-url", metavar="URL", help="Page of a breakeven-proxy, to compare.")
 @click.option("--metrics-listen", metavar="HOST:PORT", help="Own /metrics while running.")
 @click.option("--workers", type=int, help="Processes that share the schedule.")
 @click.option("--shard", metavar="i/n", help="Offer part i of n, with --start-at.")

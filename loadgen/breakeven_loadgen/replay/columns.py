@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from . import arrow
+
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -32,14 +34,13 @@ class Columns:
 
     def where(self, mask: Mask) -> Columns:
         """The rows for which the mask is true."""
-        return Columns(self._table.filter(pa.array(mask)), self._epsilon_s)
+        return Columns(self._table.filter(arrow.mask(mask)), self._epsilon_s)
 
     def numbers(self, name: str) -> Floats:
         """A numeric column; NaN where unknown."""
         found = self._numbers.get(name)
         if found is None:
-            column = self._table[name].cast(pa.float64())
-            found = np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+            found = arrow.numbers(arrow.whole(self._table[name]))
             self._numbers[name] = found
         return found
 
@@ -49,8 +50,7 @@ class Columns:
 
     def flags(self, name: str) -> Mask:
         """A boolean column; unknown is False."""
-        values = self._table[name].fill_null(False)
-        return np.asarray(values.to_numpy(zero_copy_only=False), bool)
+        return arrow.flags(arrow.whole(self._table[name]))
 
     def words(self, name: str) -> list[Any]:
         """A text column."""
@@ -64,13 +64,13 @@ class Columns:
 
     def _points(self) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
         """Events of all rows: (offset, tokens with −1 for unknown, row number), flat."""
-        column = self._table["event_offset_s"].combine_chunks()
-        lengths = np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+        column = arrow.whole(self._table["event_offset_s"])
+        lengths = arrow.list_lengths(column)
         rows = np.repeat(np.arange(len(lengths)), lengths)
-        offsets = np.asarray(column.flatten().to_numpy(zero_copy_only=False), np.float64)
-        tokens = self._table["event_tokens"].combine_chunks().flatten()
-        counts = np.asarray(tokens.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
-        return offsets, counts, rows.astype(np.int64)
+        offsets = arrow.numbers(column.flatten())
+        tokens = arrow.numbers(arrow.whole(self._table["event_tokens"]).flatten())
+        counts = np.nan_to_num(tokens, nan=-1.0).astype(np.int64)
+        return offsets, counts, rows
 
     def burst_gaps_s(self) -> Floats:
         """Pooled gaps between bursts: consecutive events of one answer at least ε apart."""

@@ -6,6 +6,7 @@ arithmetic (core engine_metrics).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import zlib
 from dataclasses import dataclass, field
@@ -17,8 +18,10 @@ import pyarrow.parquet as pq
 
 from breakeven.engine_metrics import EngineCounters, delta, read_counters
 from breakeven.errors import EngineError, NotReadyError, SchemaError
+from breakeven.exposition import parse_page
 from breakeven_wire import Deadlines, EnginePool, Origin
 
+from . import arrow
 from .spool import disk_error
 
 SAMPLE_DEADLINES = Deadlines(connect_s=2.0, first_byte_s=5.0, idle_s=5.0, total_s=8.0)
@@ -46,16 +49,57 @@ class _Page:
         return f"{self.origin}{self.path}"
 
 
+PROXY_TOKENS = "breakeven_completion_tokens_total"
+"""The proxy's counter of completion tokens, as responses' usage states them."""
+SETTLE_TRIES = 20
+SETTLE_S = 0.1
+"""The proxy books a response after its last byte has left: read until two pages agree."""
+
+
+@dataclass(slots=True)
+class ProxyPage:
+    """The admin page of a breakeven-proxy in front of the target, before and after the run."""
+
+    page: _Page
+    before: float | None = None
+    after: float | None = None
+
+    async def read(self) -> float:
+        """Sum of the token counter over its labels.
+
+        Raises:
+            EngineError: unreachable, or a page without that counter.
+        """
+        page = parse_page(await _fetch(self.page))
+        if "breakeven_build_info" not in page.names:
+            raise SchemaError(f"{self.page.name} is no page of a breakeven-proxy")
+        # No response so far: the counter has no series yet, which is 0 here.
+        samples = page.named(PROXY_TOKENS)
+        return sum(sample.value for sample in samples)
+
+    async def settle(self) -> None:
+        """Read until the counter stands still."""
+        with contextlib.suppress(EngineError):
+            self.after = await self.read()
+            for _ in range(SETTLE_TRIES):
+                await asyncio.sleep(SETTLE_S)
+                again = await self.read()
+                if again == self.after:
+                    return
+                self.after = again
+
+
 @dataclass(slots=True)
 class EngineSampler:
     """Samples every metrics URL of a run."""
 
     pages: list[_Page] = field(default_factory=list)
     samples: list[tuple[float, str, str, float]] = field(default_factory=list)
+    proxy: ProxyPage | None = None
     _nvml: Any = None
 
     @classmethod
-    def of(cls, urls: tuple[str, ...]) -> EngineSampler:
+    def of(cls, urls: tuple[str, ...], proxy_url: str | None = None) -> EngineSampler:
         """One sampler for the given URLs; a URL without a path means its /metrics.
 
         Raises:
@@ -66,6 +110,10 @@ class EngineSampler:
             base, path = split_metrics_url(url)
             origin = Origin.parse(base)
             sampler.pages.append(_Page(origin, path, EnginePool(origin)))
+        if proxy_url is not None:
+            base, path = split_metrics_url(proxy_url)
+            origin = Origin.parse(base)
+            sampler.proxy = ProxyPage(_Page(origin, path, EnginePool(origin)))
         return sampler
 
     async def before(self) -> None:
@@ -82,6 +130,11 @@ class EngineSampler:
             except EngineError as error:
                 raise NotReadyError(f"--metrics-url {page.name}: {error}") from None
             self._note(0.0, page, page.before)
+        if self.proxy is not None:
+            try:
+                self.proxy.before = await self.proxy.read()
+            except EngineError as error:
+                raise NotReadyError(f"--proxy-metrics-url: {error}") from None
 
     async def sample(self, t_s: float) -> None:
         """Fetch every page once; a page that cannot be had is counted, not fatal.
@@ -106,10 +159,12 @@ class EngineSampler:
                 page.failures += 1
             else:
                 self._note(t_s, page, page.after)
+        if self.proxy is not None:
+            await self.proxy.settle()
 
     async def close(self) -> None:
         """End the connections and NVML."""
-        for page in self.pages:
+        for page in [*self.pages, *([self.proxy.page] if self.proxy is not None else [])]:
             await page.pool.close()
         if self._nvml is not None:
             with contextlib.suppress(Exception):
@@ -119,13 +174,20 @@ class EngineSampler:
         """engine.parquet: also without a single sample, so that readers find the columns."""
         columns: list[tuple[Any, ...]] = list(zip(*self.samples, strict=True)) or [(), (), (), ()]
         arrays = [
-            pa.array(column, f.type) for column, f in zip(columns, ENGINE_SCHEMA, strict=True)
+            arrow.array(column, f.type) for column, f in zip(columns, ENGINE_SCHEMA, strict=True)
         ]
         path = folder / ENGINE_FILE
         try:
             pq.write_table(pa.Table.from_arrays(arrays, schema=ENGINE_SCHEMA), path)
         except OSError as error:
             raise disk_error(error, path) from None
+
+    def proxy_tokens(self) -> int | None:
+        """Completion tokens that the proxy counted during the run; None without its page."""
+        proxy = self.proxy
+        if proxy is None or proxy.before is None or proxy.after is None:
+            return None
+        return round(proxy.after - proxy.before)
 
     def deltas(self) -> list[dict[str, Any]]:
         """What each page says happened between before and after, as JSON."""

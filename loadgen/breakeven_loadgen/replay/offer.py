@@ -45,16 +45,16 @@ class Offer:
         sending: Sending,
         spool: Spool,
         *,
-        start_s: float,
         max_inflight: int,
         labels: tuple[str, int],
     ) -> None:
-        """`labels` are (arm, block), copied into the rows."""
+        """`labels` are (arm, block), copied into the rows. `start_s`, the run's start on the
+        monotonic clock, must be set before the first arrival fires."""
         self._plan = plan
         self._ahead = ahead
         self._sending = sending
         self._spool = spool
-        self._start_s = start_s
+        self.start_s = 0.0
         self._max_inflight = max_inflight
         self._arm, self._block = labels
         self._running: dict[int, Attempt] = {}
@@ -69,7 +69,7 @@ class Offer:
     def fire(self, position: int, intended_s: float) -> None:
         """An arrival falls due (called by the pacer; `intended_s` on the monotonic clock)."""
         planned = self._plan.arrivals[position]
-        row = self._row(planned, intended_s - self._start_s)
+        row = self._row(planned, intended_s - self.start_s)
         self.counts.offered += 1
         self._spool.start(row)
         if planned.arrival.session is not None:
@@ -119,7 +119,7 @@ class Offer:
             return
         body = self._ahead.take(position)
         row.content_hash = body.content_hash
-        attempt = Attempt(self._sending, row, self._start_s, self._ended)
+        attempt = Attempt(self._sending, row, self.start_s, self._ended)
         self._running[row.index] = attempt
         self.inflight.change(+1, time.monotonic())
         self.idle.clear()
@@ -138,7 +138,7 @@ class Offer:
         """A row whose request was never sent."""
         row.verdict = verdict.value
         row.error_class = error_class
-        row.end_s = time.monotonic() - self._start_s
+        row.end_s = time.monotonic() - self.start_s
         self._finish(row)
 
     def _finish(self, row: Row) -> None:

@@ -78,7 +78,7 @@ def first_record(prepared: Prepared, target: Target, stamps: str) -> dict[str, A
     labels = Labels(
         EngineKind.SIMULATED if target.simulated else EngineKind.REAL,
         ContentKind(content),
-        AcceptanceKind(config.acceptance),
+        AcceptanceKind.SYNTHETIC if target.simulated else AcceptanceKind(config.acceptance),
     )
     plan = prepared.plan
     return {
@@ -132,8 +132,10 @@ def final_record(record: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
         "state": "interrupted" if outcome.interrupted else "finished",
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "drained_s": outcome.drained_s,
+        "offered": outcome.offered,
         "clients": [dataclasses.asdict(client) for client in outcome.clients],
         "engine": outcome.engine,
+        "proxy_tokens": outcome.proxy_tokens,
         "notes": record["notes"] + outcome.notes,
         "aborted": outcome.aborted,
     }

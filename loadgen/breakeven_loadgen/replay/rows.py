@@ -9,10 +9,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
+
+from . import arrow
 
 START, END = "start", "end"
 """Kinds of record in the spool."""
@@ -102,7 +102,7 @@ _GETTERS = tuple(operator.attrgetter(name) for name in _NAMES)
 def batch(rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """Rows as one Arrow batch of `SCHEMA` (without the record column)."""
     arrays = [
-        _array([get(row) for row in rows], kind.type)
+        arrow.array([get(row) for row in rows], kind.type)
         for get, kind in zip(_GETTERS, SCHEMA, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -111,26 +111,8 @@ def batch(rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
 def spool_batch(records: Sequence[tuple[str, Row]]) -> pa.RecordBatch:
     """(kind, row) records as one Arrow batch of `SPOOL_SCHEMA`."""
     rows = batch([row for _, row in records])
-    kinds = pa.array([kind for kind, _ in records], pa.string())
+    kinds = arrow.array([kind for kind, _ in records], pa.string())
     return pa.RecordBatch.from_arrays([kinds, *rows.columns], schema=SPOOL_SCHEMA)
-
-
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if not pa.types.is_list(kind):
-        return pa.array(values, kind)
-    # Lists element by element would cost milliseconds in the event loop: join, then cut.
-    lengths = [0 if v is None else len(v) for v in values]
-    offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    if any(v is not None and None in v for v in values):
-        return pa.array(values, kind)  # counts that the engine left out: rare
-    full = [v for v in values if v is not None and len(v)]
-    dtype = kind.value_type.to_pandas_dtype()
-    flat = np.concatenate([np.asarray(v, dtype) for v in full]) if full else np.zeros(0, dtype)
-    mask = pa.array([v is None for v in values], pa.bool_())
-    return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(flat, kind.value_type), mask=mask
-    )
 
 
 def table(rows: Sequence[Row]) -> pa.Table:

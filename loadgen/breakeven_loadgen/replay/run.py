@@ -12,6 +12,7 @@ import gc
 import resource
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +21,12 @@ from typing import Any, Protocol
 import uvloop
 
 from breakeven.errors import InputError
-from breakeven_wire import Deadlines, EnginePool, Origin
+from breakeven_wire import Deadlines, EnginePool, Headers, Origin
 
 from .. import config as settings
 from ..config import ReplayConfig
 from ..traffic.pacer import Pacer
+from ..traffic.plan import Plan
 from . import results
 from .ahead import Ahead
 from .attempt import Sending
@@ -50,6 +52,12 @@ SECOND_S = 1.0
 MAX_SAMPLES = 1200
 """Samples of the engine's metrics per run: one a second for 20 minutes, fewer in longer runs."""
 MAX_OPEN_FILES = 65536
+FLUSH_EARLY = 64
+"""Records that may be written before a second has passed, in a gap."""
+ABORT_WINDOW = 10
+"""Seconds over which --abort-below compares sent with offered."""
+ABORT_MIN_OFFERED = 20
+"""Fewer arrivals than this in the window decide nothing."""
 
 
 class Progress(Protocol):
@@ -63,16 +71,37 @@ class RunState:
     """A run's state as progress and /metrics see it."""
 
     scheduled: int
+    last_offset_s: float
     offer: Offer
     watch: SelfWatch
-    start_s: float
-    last_offset_s: float
+    start_s: float = 0.0
     phase: str = "offering"
+
+    @classmethod
+    def of(cls, plan: Plan, offer: Offer) -> RunState:
+        """The state before the start of a plan."""
+        last_s = plan.arrivals[-1].offset_s if plan.arrivals else 0.0
+        return cls(len(plan.arrivals), last_s, offer, SelfWatch())
+
+    def begin(self, start_s: float) -> None:
+        """Fix the run's start on the monotonic clock."""
+        self.start_s = start_s
+        self.offer.start_s = start_s
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the run's start; negative before it."""
         return time.monotonic() - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What housekeeping works on."""
+
+    ahead: Ahead
+    spool: Spool
+    sampler: EngineSampler
+    state: RunState
 
 
 @dataclass(slots=True)
@@ -81,8 +110,10 @@ class Outcome:
 
     clients: list[ClientLoad]
     engine: list[dict[str, Any]]
+    proxy_tokens: int | None
     interrupted: bool
     drained_s: float
+    offered: int
     record: dict[str, Any]
     aborted: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -111,7 +142,7 @@ def replay(config: ReplayConfig, *, progress: Progress | None = None) -> RunResu
 
 
 class _Run:
-    """One run's event-loop part."""
+    """One run's event-loop part: prepare, offer, drain, settle."""
 
     def __init__(self, prepared: Prepared, folder: Path, progress: Progress | None) -> None:
         self._prepared = prepared
@@ -124,12 +155,14 @@ class _Run:
         self._looked_s = 0.0
         self._sampled_s = 0.0
         self._sampling: asyncio.Task[None] | None = None
+        self._recent: deque[tuple[int, int]] = deque(maxlen=ABORT_WINDOW + 1)
 
     async def main(self) -> Outcome:
         config = self._config
-        pool = EnginePool(Origin.parse(config.url), stamps=config.stamps)
-        sampler = EngineSampler.of(config.metrics_url)
+        start_time(config.start_at)  # a time that has passed is refused before anything is sent
         raise_file_limit()
+        pool = EnginePool(Origin.parse(config.url), stamps=config.stamps)
+        sampler = EngineSampler.of(config.metrics_url, config.proxy_metrics_url)
         try:
             headers = settings.headers_of(config)
             target = await look_at(pool, headers, config.model)
@@ -137,113 +170,135 @@ class _Run:
             if needs_calibration(self._prepared):
                 endpoint = settings.endpoint_of(config)
                 calibration = await calibrate(pool, headers, target.model, endpoint)
-            ahead = Ahead(
-                bodies(self._prepared, target.model, calibration), self._prepared.plan.arrivals
-            )
             await sampler.before()
-            results.clean(self._folder)
             record = results.first_record(self._prepared, target, pool.stamps)
+            results.clean(self._folder)
             results.write_record(self._folder, record)
+            maker = bodies(self._prepared, target.model, calibration)
+            ahead = Ahead(maker, self._prepared.plan.arrivals)
             ahead.before_start()
-            sending = Sending(
-                pool=pool,
-                target=settings.path_of(config),
-                headers=headers,
-                deadlines=Deadlines(first_byte_s=None, idle_s=None, total_s=config.timeout),
-                slo=self._prepared.slo,
-                epsilon_s=config.epsilon,
-                forced_length=settings.forced_length(config),
-            )
-            return await self._offer(ahead, sending, sampler, record)
+            with Spool(self._folder) as spool, quiet_gc():
+                offer = Offer(
+                    self._prepared.plan,
+                    ahead,
+                    self._sending(pool, headers),
+                    spool,
+                    max_inflight=self._prepared.max_inflight,
+                    labels=(config.arm, config.block),
+                )
+                work = _Work(ahead, spool, sampler, RunState.of(self._prepared.plan, offer))
+                drained_s = await self._offer(work)
+            sampler.write(self._folder)
+            return self._outcome(work, record, drained_s)
         finally:
             await sampler.close()
             await pool.close()
 
-    async def _offer(
-        self, ahead: Ahead, sending: Sending, sampler: EngineSampler, record: dict[str, Any]
-    ) -> Outcome:
-        plan = self._prepared.plan
+    def _sending(self, pool: EnginePool, headers: Headers) -> Sending:
         config = self._config
-        watch = SelfWatch()
-        start_s = start_time(config.start_at)
-        with Spool(self._folder) as spool, quiet_gc():
-            offer = Offer(
-                plan,
-                ahead,
-                sending,
-                spool,
-                start_s=start_s,
-                max_inflight=self._prepared.max_inflight,
-                labels=(config.arm, config.block),
-            )
-            last_s = plan.arrivals[-1].offset_s if plan.arrivals else 0.0
-            state = RunState(len(plan.arrivals), offer, watch, start_s, last_s)
-            pacer = Pacer(start_s, plan.offsets, offer.fire)
-            page = await MetricsPage.serve(config.metrics_listen, state)
-            with self._signals(pacer, offer):
-                watch.start()
-                pacer.start()
-                await self._until(pacer.done, pacer, state, ahead, spool, sampler)
-                watch.mark()
-                state.phase = "draining"
-                drained = asyncio.ensure_future(offer.idle.wait())
-                await self._until(drained, pacer, state, ahead, spool, sampler)
-            watch.stop()
-            if self._sampling is not None:
-                await self._sampling
-            drained_s = time.monotonic() - start_s
-            await sampler.after(drained_s)
-            if self._progress is not None:
-                self._progress.update(state)
-            await page.close()
-            spool.flush()
-        sampler.write(self._folder)
-        client = ClientLoad(
-            cpu_share=watch.cpu_share,
-            loop_lag_p99_s=watch.lag_p99_s(),
-            clock_steps=watch.steps,
-            inflight_integral_s=offer.inflight.integral_s,
-            inflight_peak=offer.inflight.peak,
-        )
-        return Outcome(
-            [client], sampler.deltas(), self._interrupted, drained_s, record, self._aborted
+        return Sending(
+            pool=pool,
+            target=settings.path_of(config),
+            headers=headers,
+            deadlines=Deadlines(first_byte_s=None, idle_s=None, total_s=config.timeout),
+            slo=self._prepared.slo,
+            epsilon_s=config.epsilon,
+            forced_length=settings.forced_length(config),
         )
 
-    async def _until(
-        self,
-        done: asyncio.Future[Any],
-        pacer: Pacer,
-        state: RunState,
-        ahead: Ahead,
-        spool: Spool,
-        sampler: EngineSampler,
-    ) -> None:
+    async def _offer(self, work: _Work) -> float:
+        """Offer everything and wait for the answers; seconds from the start to the last one."""
+        state = work.state
+        page = await MetricsPage.serve(self._config.metrics_listen, state)
+        try:
+            # The last thing before the first arrival: whatever came before cannot make it late.
+            state.begin(start_time(self._config.start_at))
+            pacer = Pacer(state.start_s, self._prepared.plan.offsets, state.offer.fire)
+            with self._signals(pacer, state.offer):
+                state.watch.start()
+                pacer.start()
+                await self._until(pacer.done, pacer, work)
+                state.watch.mark()
+                state.phase = "draining"
+                await self._until(asyncio.ensure_future(state.offer.idle.wait()), pacer, work)
+            state.watch.stop()
+            drained_s = state.elapsed_s
+            if self._sampling is not None:
+                await self._sampling
+            await work.sampler.after(drained_s)
+            if self._progress is not None:
+                self._progress.update(state)
+        finally:
+            await page.close()
+        return drained_s
+
+    async def _until(self, done: asyncio.Future[Any], pacer: Pacer, work: _Work) -> None:
         """Housekeeping until `done`; every piece of it fits into a gap between arrivals."""
+        spool = work.spool
         while not done.done():
             free_s = pacer.until_next_s()
-            while ahead.in_gap(free_s):
+            while work.ahead.in_gap(free_s):
                 free_s = pacer.until_next_s()
             now = time.monotonic()
             late = now - self._flushed_s >= FLUSH_S
-            if spool.waiting and (late or (free_s > FLUSH_GAP_S and spool.waiting >= 64)):
-                if late or free_s > FLUSH_GAP_S:
-                    spool.flush(limit=None if late else 128)
-                if late:
-                    self._flushed_s = now
+            if spool.waiting and late:
+                self._flushed_s = now
+                spool.flush()
+            elif spool.waiting >= FLUSH_EARLY and free_s > FLUSH_GAP_S:
+                spool.flush(limit=FLUSH_EARLY)
             if now - self._looked_s >= SECOND_S:
                 self._looked_s = now
-                self._look(state, sampler)
+                self._look(pacer, work)
             await asyncio.wait([done], timeout=TICK_S)
 
-    def _look(self, state: RunState, sampler: EngineSampler) -> None:
+    def _look(self, pacer: Pacer, work: _Work) -> None:
+        """Once a second: clock, engine sample, progress, --abort-below."""
+        state = work.state
         state.watch.check()
         period_s = max(SECOND_S, state.last_offset_s / MAX_SAMPLES)
         now = time.monotonic()
         if now - self._sampled_s >= period_s and (self._sampling is None or self._sampling.done()):
             self._sampled_s = now
-            self._sampling = asyncio.ensure_future(sampler.sample(now - state.start_s))
+            self._sampling = asyncio.ensure_future(work.sampler.sample(state.elapsed_s))
         if self._progress is not None:
             self._progress.update(state)
+        self._abort_if_too_slow(pacer, state)
+
+    def _abort_if_too_slow(self, pacer: Pacer, state: RunState) -> None:
+        """--abort-below: the target cannot take the offered rate, so stop instead of going on."""
+        limit, counts = self._config.abort_below, state.offer.counts
+        self._recent.append((counts.offered, counts.sent))
+        if limit is None or self._aborted or pacer.done.done():
+            return
+        offered = counts.offered - self._recent[0][0]
+        sent = counts.sent - self._recent[0][1]
+        if offered >= ABORT_MIN_OFFERED and sent * 100 < limit * offered:
+            self._aborted = (
+                f"only {sent} of {offered} arrivals of the last {len(self._recent) - 1} s could be "
+                f"sent, below --abort-below {limit:g} %"
+            )
+            pacer.stop()
+            state.offer.stop()
+
+    def _outcome(self, work: _Work, record: dict[str, Any], drained_s: float) -> Outcome:
+        watch, inflight = work.state.watch, work.state.offer.inflight
+        client = ClientLoad(
+            cpu_share=watch.cpu_share,
+            loop_lag_p99_s=watch.lag_p99_s(),
+            clock_steps=watch.steps,
+            inflight_integral_s=inflight.integral_s,
+            inflight_peak=inflight.peak,
+        )
+        return Outcome(
+            clients=[client],
+            engine=work.sampler.deltas(),
+            proxy_tokens=work.sampler.proxy_tokens(),
+            interrupted=self._interrupted,
+            drained_s=drained_s,
+            offered=work.state.offer.counts.offered,
+            record=record,
+            aborted=self._aborted,
+        )
 
     @contextlib.contextmanager
     def _signals(self, pacer: Pacer, offer: Offer) -> Iterator[None]:

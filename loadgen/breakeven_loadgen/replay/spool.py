@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import pyarrow as pa
 
 from breakeven.errors import BreakevenError
+from breakeven.slo import Verdict
 
+from . import arrow
 from .rows import END, SCHEMA, SPOOL_SCHEMA, START, Row, spool_batch
 
 SPOOL = "rows.arrows"
@@ -139,14 +142,23 @@ def read_spool(path: Path) -> Recovered:
                     break
     except (pa.ArrowInvalid, OSError):
         raise BreakevenError(f"{path}: no whole record was written to it") from None
-    records = pa.Table.from_batches(batches, SPOOL_SCHEMA).to_pylist()
-    rows: dict[int, dict[str, object]] = {}
-    for record in records:
-        kind = record.pop("record")
-        if kind == END or record["index"] not in rows:
-            rows[record["index"]] = record
-    open_rows = [row for row in rows.values() if row["verdict"] is None]
-    for row in open_rows:
-        row |= {"verdict": "interrupted", "error_class": "killed"}
-    ordered = [rows[index] for index in sorted(rows)]
-    return Recovered(pa.Table.from_pylist(ordered, SCHEMA), len(open_rows), torn)
+    return _joined(pa.Table.from_batches(batches, SPOOL_SCHEMA), torn)
+
+
+def _joined(records: pa.Table, torn: bool) -> Recovered:
+    """One row per started arrival: its end record, else its start record as `interrupted`."""
+    index = arrow.numbers(arrow.whole(records["index"])).astype(np.int64)
+    ended = np.array([kind == END for kind in records["record"].to_pylist()], bool)
+    best: dict[int, int] = {}
+    for place, (number, end) in enumerate(zip(index.tolist(), ended.tolist(), strict=True)):
+        if end or number not in best:
+            best[number] = place
+    places = [best[number] for number in sorted(best)]
+    is_open = ~ended[places] if places else np.zeros(0, bool)
+    rows = records.drop_columns(["record"]).take(arrow.array(places, pa.int64()))
+    for name, word in (("verdict", Verdict.INTERRUPTED.value), ("error_class", "killed")):
+        values = rows[name].to_pylist()
+        values = [word if o else v for o, v in zip(is_open.tolist(), values, strict=True)]
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, SCHEMA.field(name), arrow.array(values, pa.string()))
+    return Recovered(rows, int(np.sum(is_open)), torn)

@@ -1,0 +1,1 @@
+"""`loadgen demo`: the whole loop on the simulated engine. Rests on nothing real, and says so."""

@@ -1,0 +1,135 @@
+"""Child processes of the demo: started on free loopback ports, always ended.
+
+A child prints one line on stdout once it listens (`listening http://…`). It is ended by its pid,
+SIGTERM first; should the demo itself be killed, the kernel sends the child SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from breakeven.errors import NotReadyError
+
+START_S = 30.0
+"""Longest wait for a child's first line; a cold import on a busy machine takes ten seconds."""
+END_S = 10.0
+"""From SIGTERM to SIGKILL."""
+_URL = re.compile(r"http://[\w.\-\[\]:]+:\d+")
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """A running command and the addresses that it printed."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], urls: list[str]) -> None:
+        self.name = name
+        self.process = process
+        self.urls = urls
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        """SIGTERM, then SIGKILL; returns when it is gone."""
+        if self.alive():
+            self.process.terminate()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Children:
+    """All children of the demo; leaving the context ends them, the last started first."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._children: list[Child] = []
+
+    def start(self, name: str, module: str, args: list[str]) -> Child:
+        """Run `python -m`-like the entry point of a package and wait for its addresses.
+
+        Raises:
+            NotReadyError: it ended, or printed no address in time; its log is named.
+        """
+        log = self._logs / f"{name}.log"
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-c", f"from {module}.cli import main; main()", *args],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                # Ctrl-C is ours to handle: a child in our group would die in the middle of a run.
+                start_new_session=True,
+                preexec_fn=_dies_with_parent(),
+            )
+        child = Child(name, process, [])
+        self._children.append(child)
+        child.urls = _URL.findall(_first_line(process))
+        if not child.urls:
+            raise NotReadyError(f"{name} did not start; its log is {log}")
+        return child
+
+    def dead(self) -> list[str]:
+        """Names of children that ended although nobody asked them to."""
+        return [child.name for child in self._children if not child.alive()]
+
+    def end(self) -> None:
+        """End all."""
+        while self._children:
+            self._children.pop().end()
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> str:
+    """The child's first line; empty when it ended or said nothing in time."""
+    assert process.stdout is not None
+    end_s = time.monotonic() + START_S
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, end_s - time.monotonic())):
+                return ""
+            part = process.stdout.read1(4096)  # type: ignore[attr-defined]  # a BufferedReader
+            if not part:
+                return ""
+            line += part
+    return line.decode("utf-8", "replace")
+
+
+def _dies_with_parent() -> Callable[[], None] | None:
+    """Linux: the kernel ends the child when we are gone, even after kill -9 (man 2 prctl)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return ask
