@@ -1,0 +1,395 @@
+"""From a grid to the facts of each candidate: margins with intervals, floors, what is missing.
+
+Here: the order of the comparisons. Not here: the tests themselves (statistics, floors), the table
+that reads the facts (core decision).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from breakeven.facts import ALL, MIN_GAIN, Cell, Facts, Floor, Interval, Word, word_of
+from breakeven.provenance import LOSSLESS_METHODS, Labels, weakest
+
+from ..replay.gates import GateResult
+from . import floors as floor_tests
+from . import gates, quality
+from .dataset import ArmRecord, ContractRecord, Grid, Traffic
+from .figures import summed
+from .headroom import Capacity, capacity
+from .money import ArmCost, arm_cost, cost_ratio
+from .pairs import Book, Pair, faults, s_per_token, unstable
+from .statistics import ALPHA, MIN_BLOCKS, Effect, blocks_needed, difference, holm, log_ratio
+from .worksheet_fit import Sheet, depth, sheet
+
+UNSTABLE_SHARE = 0.5
+"""From this share of blocks with a growing queue on, a rate counts as unstable."""
+BEFORE_PROMOTION: tuple[Traffic, ...] = ("warm_cache", "long_context", "cancellation")
+"""Cells beside the main traffic; each is a cohort of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One candidate, cohort and rate with everything the report shows of it."""
+
+    cell: Cell
+    sheet: Sheet
+    effect: Effect | None
+    traffic: Traffic = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """All that was found out about one candidate."""
+
+    arm: ArmRecord
+    facts: Facts
+    gates: tuple[GateResult, ...]
+    lines: tuple[Line, ...]
+    flags: tuple[str, ...]
+    unproven: tuple[str, ...]
+    capacity: Capacity
+    k: int | None
+
+    def line(self, cohort: str, load: str) -> Line | None:
+        """One line of the main traffic."""
+        for one in self.lines:
+            if one.traffic == "main" and (one.cell.cohort, one.cell.load) == (cohort, load):
+                return one
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The whole grid, assessed."""
+
+    grid: Grid
+    labels: Labels
+    candidates: tuple[Candidate, ...]
+    baseline_capacity: Capacity
+    costs: tuple[ArmCost, ...]
+    bottleneck: str | None
+
+
+def assess(grid: Grid) -> Assessment:
+    """Assess every candidate of a grid against its baseline."""
+    book = Book(grid)
+    record = grid.record
+    contract = record.contract or ContractRecord()
+    bottleneck = baseline_bottleneck(book)
+    costs = [
+        cost
+        for arm in record.arms
+        for load in record.rates
+        if (cost := arm_cost(grid, book, arm, load)) is not None
+    ]
+    candidates = tuple(
+        _candidate(book, arm, contract, bottleneck, costs) for arm in record.candidates
+    )
+    return Assessment(
+        grid,
+        weakest([run.labels for run in grid.runs]),
+        candidates,
+        arm_capacity(book, record.baseline.name),
+        tuple(costs),
+        bottleneck,
+    )
+
+
+def _candidate(
+    book: Book,
+    arm: ArmRecord,
+    contract: ContractRecord,
+    bottleneck: str | None,
+    costs: list[ArmCost],
+) -> Candidate:
+    grid = book.grid
+    loads = sorted(grid.record.rates, key=lambda name: grid.record.rates[name])
+    found_gates = gates.grid_gates(book, arm.name)
+    prices = {cost.load: cost for cost in costs if cost.arm == arm.name}
+    lines = [_whole_line(book, arm, load, contract, prices.get(load)) for load in loads]
+    lines += _corrected(_cohort_lines(book, arm, loads, contract))
+    lines += _promotion_lines(book, arm)
+    ttft_share, output = _ttft_share(book, arm.name, loads)
+    k = depth([pair for load in loads for pair in book.pairs(arm.name, load)], arm.k)
+    control = grid.quality.get(grid.record.baseline.name, {})
+    shown = grid.quality.get(arm.name, {})
+    coalesced = gates.coalescing(book, arm.name, loads, k)
+    facts = Facts(
+        arm=arm.name,
+        cells=tuple(line.cell for line in lines if line.traffic == "main"),
+        invalid=tuple(
+            f"{gate.name}: {gate.reason}" for gate in found_gates if gate.passed is False
+        ),
+        unsupported=_unsupported(grid, arm, contract),
+        unverified=_unverified(arm),
+        quality=quality.faults(shown, control),
+        ttft_share=ttft_share,
+        median_output=output,
+        bottleneck=bottleneck,
+    )
+    return Candidate(
+        arm, facts, tuple(found_gates), tuple(lines),
+        tuple(flag for flag in (coalesced, *_promotion_flags(lines)) if flag),
+        quality.unproven(shown), arm_capacity(book, arm.name), k,
+    )  # fmt: skip
+
+
+# --- cells --------------------------------------------------------------------------------------
+
+
+def _margin(effect: Effect | None) -> Interval | None:
+    """margin = 1 - ratio of seconds per token; the interval turns round with the sign."""
+    if effect is None:
+        return None
+    value, low, high = effect.ratio
+    return Interval(1 - value, 1 - high, 1 - low)
+
+
+def _whole_line(
+    book: Book, arm: ArmRecord, load: str, contract: ContractRecord, price: ArmCost | None
+) -> Line:
+    record = book.grid.record
+    pairs = book.pairs(arm.name, load)
+    effect = log_ratio(*s_per_token(pairs))
+    cost = cost_ratio(book, arm, pairs)
+    kept = list(floor_tests.floors(pairs, record.slo, contract, cost))
+    bound = floor_tests.price_floor(price.usd_per_good if price else None, contract)
+    if bound is not None:
+        kept.append(bound)
+    kept += _quality_floors(book, arm.name, load, contract)
+    margin, word, shaky = _margin(effect), word_of(_margin(effect)), _unstable(pairs)
+    if shaky:
+        margin, word = None, _by_completion(pairs)
+    found = sheet(pairs, depth(pairs, arm.k), whole=True)
+    cell = Cell(
+        cohort=ALL,
+        load=load,
+        rate=record.rates[load],
+        margin=margin,
+        word=word,
+        floors=tuple(kept),
+        cost_ratio=cost,
+        m=found.m,
+        inflation=found.inflation,
+        blocks=len(pairs),
+        blocks_needed=_needed(effect, word),
+        unstable=shaky,
+    )
+    return Line(cell, found, effect)
+
+
+def _needed(effect: Effect | None, word: Word) -> int | None:
+    if effect is None:
+        return MIN_BLOCKS
+    if word is not Word.INCONCLUSIVE:
+        return None
+    # Plan for the gain that would matter, not for the accident of the estimate.
+    return blocks_needed(max(abs(effect.mean), MIN_GAIN), effect.sd)
+
+
+def _unstable(pairs: list[Pair]) -> bool:
+    """A queue grew in most blocks of either arm: its figures depend on the window's length."""
+    if not pairs:
+        return False
+    base = sum(unstable(pair.base_run) for pair in pairs) / len(pairs)
+    arm = sum(unstable(pair.arm_run) for pair in pairs) / len(pairs)
+    return max(base, arm) >= UNSTABLE_SHARE
+
+
+def _by_completion(pairs: list[Pair]) -> Word:
+    """Where a queue builds up only completion within the SLO is compared."""
+    effect = difference([pair.arm.goodput for pair in pairs], [pair.base.goodput for pair in pairs])
+    if effect is None:
+        return Word.INCONCLUSIVE
+    if effect.low > 0:
+        return Word.PAYS
+    return Word.LOSES if effect.high < 0 else Word.INCONCLUSIVE
+
+
+def _cohort_lines(
+    book: Book, arm: ArmRecord, loads: list[str], contract: ContractRecord
+) -> list[Line]:
+    out = []
+    for load in loads:
+        for cohort in book.cohorts(load):
+            pairs = book.pairs(arm.name, load, cohort)
+            if len(pairs) < 2:
+                continue
+            effect = log_ratio(*s_per_token(pairs))
+            found = sheet(pairs, depth(pairs, arm.k), whole=False)
+            whole = book.pairs(arm.name, load)
+            rows = sum(pair.base.rows for pair in whole)
+            shaky = _unstable(pairs)
+            kept = _cohort_floor(cohort, pairs, contract)
+            cell = Cell(
+                cohort=cohort,
+                load=load,
+                rate=book.grid.record.rates[load],
+                margin=None if shaky else _margin(effect),
+                word=Word.INCONCLUSIVE if shaky else word_of(_margin(effect)),
+                floors=kept,
+                m=found.m,
+                inflation=found.inflation,
+                share=sum(pair.base.rows for pair in pairs) / rows if rows else 0.0,
+                blocks=len(pairs),
+                blocks_needed=_needed(effect, word_of(_margin(effect))),
+                unstable=shaky,
+            )
+            out.append(Line(cell, found, effect))
+    return out
+
+
+def _corrected(lines: list[Line]) -> list[Line]:
+    """Benefit claims per cohort are many: a gain stays one only after Holm's correction.
+
+    A loss is not corrected away: overlooking one costs users, a false one costs a gain.
+    """
+    claims = [i for i, line in enumerate(lines) if line.cell.word is Word.PAYS and line.effect]
+    adjusted = holm([_p(lines[i]) for i in claims])
+    out = list(lines)
+    for i, p in zip(claims, adjusted, strict=True):
+        if p >= ALPHA:
+            out[i] = replace(lines[i], cell=replace(lines[i].cell, word=Word.INCONCLUSIVE))
+    return out
+
+
+def _p(line: Line) -> float:
+    return line.effect.p if line.effect is not None else 1.0
+
+
+def _promotion_lines(book: Book, arm: ArmRecord) -> list[Line]:
+    """Cells before promotion: warm cache, long contexts, cancellation; each by itself."""
+    out = []
+    for traffic in BEFORE_PROMOTION:
+        for load, rate in book.grid.record.rates.items():
+            pairs = book.pairs(arm.name, load, ALL, traffic)
+            if len(pairs) < 2:
+                continue
+            effect = log_ratio(*s_per_token(pairs))
+            found = sheet(pairs, depth(pairs, arm.k), whole=True)
+            margin = _margin(effect)
+            cell = Cell(traffic, load, rate, margin, word_of(margin), m=found.m,
+                        inflation=found.inflation, blocks=len(pairs))  # fmt: skip
+            out.append(Line(cell, found, effect, traffic))
+    return out
+
+
+def _promotion_flags(lines: list[Line]) -> list[str]:
+    return [
+        f"{line.traffic} at {line.cell.rate:g}/s: it loses there (margin "
+        f"{line.cell.margin.value:+.2f})"
+        for line in lines
+        if line.traffic != "main" and line.cell.word is Word.LOSES and line.cell.margin
+    ]
+
+
+# --- contract -----------------------------------------------------------------------------------
+
+
+def _floor_of(cohort: str, contract: ContractRecord) -> float | None:
+    """Quality floor of a cohort, by its name or its task/lang (chat-en for chat/en)."""
+    for name, demands in contract.floors.items():
+        if name in (cohort, "*", ALL) or name.replace("/", "-") == cohort:
+            return demands.get("quality")
+    return None
+
+
+def _cohort_floor(cohort: str, pairs: list[Pair], contract: ContractRecord) -> tuple[Floor, ...]:
+    share = _floor_of(cohort, contract)
+    if share is None:
+        return ()
+    pooled = summed([pair.arm for pair in pairs])
+    return (floor_tests.quality_floor(cohort, pooled, share),)
+
+
+def _quality_floors(book: Book, arm: str, load: str, contract: ContractRecord) -> list[Floor]:
+    """Floors of the contract that apply to all traffic: one for `*`, or of its only cohort."""
+    pairs = book.pairs(arm, load)
+    if not pairs or book.cohorts(load):
+        return []
+    names = {str(name) for pair in pairs for name in pair.arm_run.rows.cohort}
+    shares = [s for name in names if (s := _floor_of(name, contract)) is not None]
+    if not shares:
+        return []
+    pooled = summed([pair.arm for pair in pairs])
+    return [floor_tests.quality_floor(ALL, pooled, max(shares))]
+
+
+def _unsupported(grid: Grid, arm: ArmRecord, contract: ContractRecord) -> tuple[str, ...]:
+    """Features that the service uses and the candidate failed, or never showed.
+
+    A feature that the baseline fails too is no fault of the draft, but not promised either.
+    """
+    out = []
+    probes = grid.probes.get(arm.name, {})
+    control = grid.probes.get(grid.record.baseline.name, {})
+    for feature in contract.features:
+        support = probes.get(feature, {}).get("support", "untested")
+        if support != "supported":
+            usual = control.get(feature, {}).get("support", "untested")
+            out.append(f"{feature} is {support} on {arm.name} (baseline: {usual})")
+    for feature, found in sorted(probes.items()):
+        usual = control.get(feature, {}).get("support", "untested")
+        failed = found.get("support") == "failed" and usual == "supported"
+        if failed and feature not in contract.features:
+            out.append(f"{feature} fails on {arm.name} and works on the baseline")
+    return tuple(out)
+
+
+def _unverified(arm: ArmRecord) -> tuple[str, ...]:
+    """Sampler semantics: a stated method that is lossy forbids; an unstated one is listed only."""
+    method = arm.rejection_sample_method
+    if method is None or method in LOSSLESS_METHODS or method == "synthetic":
+        return ()
+    return (f"rejection_sample_method {method} is lossy: outputs are not the target's",)
+
+
+# --- the baseline by itself -----------------------------------------------------------------------
+
+
+def _ttft_share(book: Book, arm: str, loads: list[str]) -> tuple[float | None, float | None]:
+    """(share of TTFT in the baseline's response time, median output) at the lowest rate."""
+    pairs = book.pairs(arm, loads[0]) if loads else []
+    if not pairs:
+        return None, None
+    base = summed([pair.base for pair in pairs])
+    share = base.ttft_sum_s / base.e2e_sum_s if base.e2e_sum_s > 0 else None
+    return share, base.median_output
+
+
+def arm_capacity(book: Book, arm: str) -> Capacity:
+    """Highest rate that an arm carries within the SLO, over the swept ones."""
+    record = book.grid.record
+    points = []
+    for load, rate in record.rates.items():
+        runs = [r for r in book.grid.of(arm, load).values() if not faults(r)]
+        found = [f for r in runs if (f := book.figures(r)) is not None]
+        if found:
+            share = summed(found).goodput
+            if math.isfinite(share):
+                points.append((rate, share))
+    return capacity(points, record.slo.objective)
+
+
+def baseline_bottleneck(book: Book) -> str | None:
+    """Which bottleneck the baseline's own figures show, in words, at the highest rate."""
+    record = book.grid.record
+    load = max(record.rates, key=lambda name: record.rates[name])
+    runs = [run for run in book.grid.of(record.baseline.name, load).values() if not faults(run)]
+    found = [f for run in runs if (f := book.figures(run)) is not None]
+    if not found:
+        return None
+    whole = summed(found)
+    share = whole.ttft_sum_s / whole.e2e_sum_s if whole.e2e_sum_s > 0 else 0.0
+    preempted = gates.mean_of(
+        (page.get("counters") or {}).get("preemptions") for run in runs for page in run.engine
+    )
+    if preempted:
+        return f"KV cache: {preempted:.0f} preemptions per run at {load}"
+    if any(unstable(run) for run in runs):
+        return f"capacity: a queue grows at {load}"
+    if share > 0.5:
+        return f"queue or prefill: TTFT is {share:.0%} of the response time at {load}"
+    return f"decoding: {1 - share:.0%} of the response time at {load}"
