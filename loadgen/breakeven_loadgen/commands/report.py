@@ -9,7 +9,7 @@ import orjson
 
 from breakeven.exitcodes import ExitCode
 
-from ..replay.results import load
+from ..replay.recover import load
 from ..report.tables import print_summary
 
 

@@ -66,10 +66,10 @@ class Offer:
         self.idle = asyncio.Event()
         self.idle.set()
 
-    def fire(self, position: int, intended_s: float) -> None:
-        """An arrival falls due (called by the pacer; `intended_s` on the monotonic clock)."""
+    def fire(self, position: int, intended_s: float) -> None:  # noqa: ARG002 - the pacer's
+        """An arrival falls due (called by the pacer)."""
         planned = self._plan.arrivals[position]
-        row = self._row(planned, intended_s - self.start_s)
+        row = self._row(planned)
         self.counts.offered += 1
         self._spool.start(row)
         if planned.arrival.session is not None:
@@ -93,7 +93,7 @@ class Offer:
             attempt.interrupt()
         self._check_idle()
 
-    def _row(self, planned: Planned, intended_s: float) -> Row:
+    def _row(self, planned: Planned) -> Row:
         arrival = planned.arrival
         return Row(
             index=planned.index,
@@ -109,7 +109,7 @@ class Offer:
             asked_prompt_tokens=arrival.in_tokens,
             asked_output_tokens=arrival.out_tokens,
             cancel_after=planned.cancel_after,
-            intended_s=intended_s,
+            intended_s=planned.offset_s,  # exact: the same in every process
         )
 
     def _admit(self, position: int, row: Row) -> None:

@@ -222,27 +222,15 @@ def write_requests(folder: Path, rows: pa.Table) -> None:
         raise disk_error(error, path) from None
 
 
-def load(folder: Path) -> tuple[pa.Table, dict[str, Any], RunResult]:
-    """Rows, record and result of a folder; a killed run is recovered from its spool first.
+def read_rows(folder: Path) -> pa.Table:
+    """requests.parquet.
 
     Raises:
-        InputError: no result folder. BreakevenError: nothing readable in it.
+        InputError: missing or damaged.
     """
-    record = read_record(folder)
-    if (folder / SPOOL).exists() and not (folder / SUMMARY).exists():
-        recovered = read_spool(folder / SPOOL)
-        state = "killed" if record["state"] == "running" else record["state"]
-        record = record | {"state": state, "recovered": {"torn": recovered.torn}}
-        write_requests(folder, recovered.rows)
-        write_record(folder, record)
-        result = summarise(folder, recovered.rows, record)
-        (folder / SPOOL).unlink()
-        return recovered.rows, record, result
     try:
-        rows = pq.read_table(folder / REQUESTS)
+        return pq.read_table(folder / REQUESTS)
     except (OSError, pa.ArrowInvalid):
         raise InputError(
             f"no readable {REQUESTS}", file=os.fspath(folder), mend="run the replay again"
         ) from None
-    summary = evaluate(rows, record)
-    return rows, record, RunResult(folder, summary, exit_code(summary))

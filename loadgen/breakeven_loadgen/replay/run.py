@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import resource
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import uvloop
 
-from breakeven.errors import InputError
 from breakeven_wire import Deadlines, EnginePool, Headers, Origin
 
 from .. import config as settings
@@ -32,15 +29,15 @@ from .ahead import Ahead
 from .attempt import Sending
 from .clientload import ClientLoad, SelfWatch
 from .engine import EngineSampler
+from .glance import Glance, Progress
 from .metrics import MetricsPage
 from .offer import Offer
 from .prepare import Prepared, bodies, make_folder, needs_calibration, prepare
+from .process import quiet_gc, raise_file_limit, start_time
 from .results import RunResult
 from .spool import Spool
 from .target import calibrate, look_at
 
-LEAD_S = 0.05
-"""Between the last preparation and the first possible arrival."""
 TICK_S = 0.01
 """Housekeeping period: bodies ahead, spool, samples."""
 FLUSH_S = 1.0
@@ -51,19 +48,12 @@ SECOND_S = 1.0
 """Between two looks at progress and clock."""
 MAX_SAMPLES = 1200
 """Samples of the engine's metrics per run: one a second for 20 minutes, fewer in longer runs."""
-MAX_OPEN_FILES = 65536
 FLUSH_EARLY = 64
 """Records that may be written before a second has passed, in a gap."""
 ABORT_WINDOW = 10
 """Seconds over which --abort-below compares sent with offered."""
 ABORT_MIN_OFFERED = 20
 """Fewer arrivals than this in the window decide nothing."""
-
-
-class Progress(Protocol):
-    """Who hears how the run goes; called a few times a second from the event loop."""
-
-    def update(self, state: RunState) -> None: ...
 
 
 @dataclass(slots=True)
@@ -87,6 +77,22 @@ class RunState:
         """Fix the run's start on the monotonic clock."""
         self.start_s = start_s
         self.offer.start_s = start_s
+
+    def glance(self) -> Glance:
+        """The numbers of this moment."""
+        counts = self.offer.counts
+        return Glance(
+            phase=self.phase,
+            elapsed_s=self.elapsed_s,
+            last_offset_s=self.last_offset_s,
+            scheduled=self.scheduled,
+            offered=counts.offered,
+            ended=counts.ended,
+            inflight=self.offer.inflight.value,
+            dropped=counts.verdicts["dropped"],
+            good=counts.verdicts["good"],
+            lag_s=counts.last_lag_s,
+        )
 
     @property
     def elapsed_s(self) -> float:
@@ -119,8 +125,16 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
-def replay(config: ReplayConfig, *, progress: Progress | None = None) -> RunResult:
+Start = Callable[[], Awaitable[float]]
+"""Tells a prepared run its start on the monotonic clock."""
+
+
+def replay(
+    config: ReplayConfig, *, progress: Progress | None = None, start: Start | None = None
+) -> RunResult:
     """Run one replay and write its result folder.
+
+    `start` is for workers: asked when everything is prepared, instead of `--start-at`.
 
     Returns:
         folder, summary, gates and the exit code that the run deserves.
@@ -131,20 +145,23 @@ def replay(config: ReplayConfig, *, progress: Progress | None = None) -> RunResu
         BreakevenError: the results could not be written; what was written is kept.
     """
     prepared = prepare(config)
-    if config.workers > 1:
-        from .shards import replay_workers
-
-        return replay_workers(prepared, progress=progress)
     folder = make_folder(config.out, config.force)
+    if config.workers > 1:
+        from .shards import replay_workers  # here: it imports this module
+
+        return replay_workers(prepared, folder, progress)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        outcome = runner.run(_Run(prepared, folder, progress).main())
+        outcome = runner.run(_Run(prepared, folder, progress, start).main())
     return results.finish(folder, results.final_record(outcome.record, outcome))
 
 
 class _Run:
     """One run's event-loop part: prepare, offer, drain, settle."""
 
-    def __init__(self, prepared: Prepared, folder: Path, progress: Progress | None) -> None:
+    def __init__(
+        self, prepared: Prepared, folder: Path, progress: Progress | None, start: Start | None
+    ) -> None:
+        self._start = start
         self._prepared = prepared
         self._config = prepared.config
         self._folder = folder
@@ -212,7 +229,7 @@ class _Run:
         page = await MetricsPage.serve(self._config.metrics_listen, state)
         try:
             # The last thing before the first arrival: whatever came before cannot make it late.
-            state.begin(start_time(self._config.start_at))
+            state.begin(await self._start_s())
             pacer = Pacer(state.start_s, self._prepared.plan.offsets, state.offer.fire)
             with self._signals(pacer, state.offer):
                 state.watch.start()
@@ -227,10 +244,15 @@ class _Run:
                 await self._sampling
             await work.sampler.after(drained_s)
             if self._progress is not None:
-                self._progress.update(state)
+                self._progress.update(state.glance())
         finally:
             await page.close()
         return drained_s
+
+    async def _start_s(self) -> float:
+        if self._start is not None:
+            return await self._start()
+        return start_time(self._config.start_at)
 
     async def _until(self, done: asyncio.Future[Any], pacer: Pacer, work: _Work) -> None:
         """Housekeeping until `done`; every piece of it fits into a gap between arrivals."""
@@ -261,7 +283,7 @@ class _Run:
             self._sampled_s = now
             self._sampling = asyncio.ensure_future(work.sampler.sample(state.elapsed_s))
         if self._progress is not None:
-            self._progress.update(state)
+            self._progress.update(state.glance())
         self._abort_if_too_slow(pacer, state)
 
     def _abort_if_too_slow(self, pacer: Pacer, state: RunState) -> None:
@@ -324,47 +346,6 @@ class _Run:
             for number in caught:
                 with contextlib.suppress(ValueError, RuntimeError):
                     loop.remove_signal_handler(number)
-
-
-def start_time(start_at: float | None) -> float:
-    """The run's start on the monotonic clock: a moment from now, or the given Unix time.
-
-    Raises:
-        InputError: the Unix time has passed.
-    """
-    now = time.monotonic()
-    if start_at is None:
-        return now + LEAD_S
-    wait_s = start_at - time.time()
-    if wait_s <= 0:
-        raise InputError(
-            f"that was {-wait_s:.1f} s ago", key="--start-at", value=start_at,
-            mend="give a Unix time in the future, after every shard is ready",
-        )  # fmt: skip
-    return now + wait_s
-
-
-@contextlib.contextmanager
-def quiet_gc() -> Iterator[None]:
-    """No full collections during a run: one over a plan of a million arrivals takes a second."""
-    gc.collect()
-    gc.freeze()
-    thresholds = gc.get_threshold()
-    gc.set_threshold(50_000, 50, 1_000_000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-
-
-def raise_file_limit() -> None:
-    """One file descriptor per request in flight: lift the soft limit to the hard one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    if soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 __all__ = ["Progress", "RunResult", "RunState", "replay"]

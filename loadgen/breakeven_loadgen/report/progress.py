@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..replay.run import RunState
+    from ..replay.glance import Glance
 
 
 class LiveProgress:
@@ -35,29 +35,25 @@ class LiveProgress:
     ) -> None:
         self._live.stop()
 
-    def update(self, state: RunState) -> None:
+    def update(self, glance: Glance) -> None:
         """Redraw; called about once a second."""
-        self._live.update(progress_line(state, self._title), refresh=True)
+        self._live.update(progress_line(glance, self._title), refresh=True)
 
 
-def progress_line(state: RunState, title: str = "") -> Table:
+def progress_line(glance: Glance, title: str = "") -> Table:
     """The line itself."""
-    counts = state.offer.counts
-    ended = counts.ended or 1
-    total_s = max(state.last_offset_s, 1e-9)
+    total_s = max(glance.last_offset_s, 1e-9)
+    elapsed_s = max(0.0, glance.elapsed_s)
     grid = Table.grid(padding=(0, 2))
     cells: list[Any] = [
-        Text(title, style="bold") if title else Text(state.phase, style="bold"),
-        ProgressBar(total=total_s, completed=min(total_s, max(0.0, state.elapsed_s)), width=24),
-        f"{max(0.0, state.elapsed_s):5.1f} s",
-        f"offered {counts.offered:,}/{state.scheduled:,}",
-        f"in flight {state.offer.inflight.value:,}",
-        Text(
-            f"dropped {counts.verdicts['dropped']:,}",
-            style="red" if counts.verdicts["dropped"] else "dim",
-        ),
-        f"good {counts.verdicts['good'] / ended:.0%}",
-        Text(f"lag {counts.last_lag_s * 1e3:.1f} ms", style="dim"),
+        Text(title or glance.phase, style="bold"),
+        ProgressBar(total=total_s, completed=min(total_s, elapsed_s), width=24),
+        f"{elapsed_s:5.1f} s",
+        f"offered {glance.offered:,}/{glance.scheduled:,}",
+        f"in flight {glance.inflight:,}",
+        Text(f"dropped {glance.dropped:,}", style="red" if glance.dropped else "dim"),
+        f"good {glance.good / max(1, glance.ended):.0%}",
+        Text(f"lag {glance.lag_s * 1e3:.1f} ms", style="dim"),
     ]
     grid.add_row(*cells)
     return grid

@@ -1,0 +1,60 @@
+"""What a run asks of its process: a start time, quiet garbage collection, open files.
+
+Here: the few settings of the interpreter and the system that a faithful schedule needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import resource
+import time
+from collections.abc import Iterator
+
+from breakeven.errors import InputError
+
+LEAD_S = 0.05
+"""Between the last preparation and the first possible arrival."""
+MAX_OPEN_FILES = 65536
+"""Soft limit asked for: one descriptor per request in flight, and some."""
+
+
+def start_time(start_at: float | None) -> float:
+    """The run's start on the monotonic clock: a moment from now, or the given Unix time.
+
+    Raises:
+        InputError: the Unix time has passed.
+    """
+    now = time.monotonic()
+    if start_at is None:
+        return now + LEAD_S
+    wait_s = start_at - time.time()
+    if wait_s <= 0:
+        raise InputError(
+            f"that was {-wait_s:.1f} s ago", key="--start-at", value=start_at,
+            mend="give a Unix time in the future, after every shard is ready",
+        )  # fmt: skip
+    return now + wait_s
+
+
+@contextlib.contextmanager
+def quiet_gc() -> Iterator[None]:
+    """No full collections during a run: one over a plan of a million arrivals takes a second."""
+    gc.collect()
+    gc.freeze()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(50_000, 50, 1_000_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+def raise_file_limit() -> None:
+    """One file descriptor per request in flight: lift the soft limit to the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
