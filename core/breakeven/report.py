@@ -153,8 +153,13 @@ class StreamReport:
         Every step commits one token of the target and the accepted drafts, so decode_tokens −
         accepted counts the steps, drafted or not, less the tokens that max_tokens or a stop cut
         from the last one (at most k). The drafted steps alone, and the events after the first
-        points (one a step unless the engine merges), are lower bounds too: the largest is taken.
+        point (one a step unless the engine merges), are lower bounds too: the largest is taken.
+        All of them leave out the steps that a merged first read hides, as decode_tokens does.
         """
         if self.spec is None or self.decode_tokens is None:
             return None
-        return max(self.decode_tokens - self.spec.accepted, self.spec.cycles, self.stream_cycles)
+        hidden = max(self.events - self.stream_cycles - 1, 0)  # steps inside the first point
+        accepted = self.spec.accepted
+        if hidden and self.first_event_tokens is not None:
+            accepted -= max(self.first_event_tokens - 1 - hidden, 0)
+        return max(self.decode_tokens - accepted, self.spec.cycles - hidden, self.stream_cycles)

@@ -123,6 +123,16 @@ class StreamObserver:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a StreamObserver holds bytes in flight and is never written anywhere")
 
+    @property
+    def counted_tokens(self) -> int:
+        """Tokens of the events so far whose count is known."""
+        return self._counted
+
+    @property
+    def events(self) -> int:
+        """Events so far."""
+        return self._events
+
     def receive_data(self, data: bytes, now: float, *, paused: bool = False) -> None:
         """Take the body bytes of one read.
 

@@ -320,6 +320,7 @@ def test_p99_beyond_what_is_kept() -> None:
     assert short.burst_gaps == 25_599
     assert short.burst_gap_p99_s == pytest.approx(0.1)
     assert short.p99_over_bound is True
+    assert run(25_600, 256).burst_gap_p99_s is None  # the rank is one beyond what is kept
     long = run(30_000, 301)
     assert (long.burst_gap_p99_s, long.p99_over_bound) == (None, True)
     assert run(30_000, 300).p99_over_bound is False
@@ -347,6 +348,16 @@ def test_a_merged_first_read_flags_ttft() -> None:
     report = observe((1.0, chat(total=1) + chat(total=3)), (2.0, chat(total=5)))
     assert (report.ttft_s, report.ttft_merged, report.first_event_tokens) == (1.0, True, 3)
     assert (report.decode_tokens, report.stream_cycles) == (2, 1)
+    later = observe((1.0, chat(total=1)), (2.0, chat(index=1, total=1) + chat(index=1, total=2)))
+    assert (later.ttft_merged, later.merged_reads) == (False, 1)
+
+
+def test_a_merged_read_inside_a_burst() -> None:
+    """Its burst is not fully observed: its tokens are in no statistic."""
+    sink = GapSink()
+    observe((1.0, chat(total=1)), (1.001, chat(total=2) + chat(total=5)), (2.0, chat(total=6)),
+            sink=sink)  # fmt: skip
+    assert (sink.burst_tokens.count, sink.burst_tokens.sum) == (1, 1)
 
 
 def test_the_whole_answer_in_one_read() -> None:
@@ -545,6 +556,28 @@ def test_block_cycles() -> None:
     assert run(3, 12, 1, 6, 11, 14) == 3  # 13 − 12 = 1, but three events came: a stop cut 2
     assert run(3, 12, 1, 14) == 3  # merged and cut: the drafted steps are left
     assert observe((1.0, chat(total=1)), (2.0, chat(total=2))).block_cycles is None
+
+
+def test_block_cycles_after_a_merged_first_read() -> None:
+    """The steps that the first point hides are in neither side: M = decode tokens / cycles."""
+    block = {"num_spec_steps": 3, "num_draft_tokens": 12, "num_accepted_draft_tokens": 9}
+    report = observe(
+        (1.0, chat(total=1) + chat(total=5)),  # the prefill's token, and a step that accepted 3
+        (2.0, chat(total=9)),
+        (3.0, chat(total=13)),
+        (9.0, event(choices=[], usage={"completion_tokens": 13},
+                    metrics={"speculative_decoding": block})),
+    )  # fmt: skip
+    assert (report.decode_tokens, report.stream_cycles, report.block_cycles) == (8, 2, 2)
+
+
+def test_what_is_known_while_it_runs() -> None:
+    """Whether it has started, events and counted tokens so far: for deadlines and cancellation."""
+    observer = StreamObserver(0.0)
+    observer.receive_data(ROLE + PING, 1.0)
+    assert (observer.started, observer.events, observer.counted_tokens) == (False, 0, 0)
+    observer.receive_data(chat(total=1) + chat(total=4) + chat(), 2.0)
+    assert (observer.started, observer.events, observer.counted_tokens) == (True, 3, 4)
 
 
 # Privacy ------------------------------------------------------------------------------------
