@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from grafana_foundation_sdk.builders import dashboard as dash
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as model
 
 from . import does_the_draft_pay, on_call, replay
 
@@ -18,10 +21,18 @@ SOURCES = {
 }
 
 
+def numbered(build: Callable[[], dash.Dashboard]) -> model.Dashboard:
+    """The dashboard with panel ids in order: links to a panel stay valid from import to import."""
+    made = build().build()
+    for number, panel in enumerate(made.panels or [], start=1):
+        panel.id_val = number
+    return made
+
+
 def rendered() -> dict[str, str]:
     """File name -> JSON text, keys sorted, so that a diff shows what changed."""
     return {
-        f"{name}.json": json.dumps(build().build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+        f"{name}.json": json.dumps(numbered(build), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
         for name, build in SOURCES.items()
     }
 

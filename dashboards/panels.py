@@ -280,6 +280,8 @@ def timeline(
         .height(height)
         .no_value(NO_VALUE)
         .mappings([value_map(mappings)])
+        .line_width(0)
+        .fill_opacity(70)
         .merge_values(True)
         .show_value(common.VisibilityMode.AUTO)
     )
