@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -52,24 +53,27 @@ def serve(
       breakeven-proxy serve --upstream http://127.0.0.1:8000 \\
         --listen 127.0.0.1:8100 --admin 127.0.0.1:8101
     """
-    settings = with_flags(
-        read_settings(config),
-        file=config,
-        upstream=upstream,
-        arm=arm,
-        listen=listen,
-        admin=admin,
-        stamps=stamps,
-    )
-    uvloop.run(_serve(settings))
+
+    def read() -> ProxySettings:
+        return with_flags(
+            read_settings(config),
+            file=config,
+            upstream=upstream,
+            arm=arm,
+            listen=listen,
+            admin=admin,
+            stamps=stamps,
+        )
+
+    uvloop.run(_serve(read(), read))
 
 
-async def _serve(settings: ProxySettings) -> None:
+async def _serve(settings: ProxySettings, reread: Callable[[], ProxySettings]) -> None:
     log = start_logging()
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: log.error("unhandled", context.get("exception"))
     )
-    proxy = Proxy(settings, log)
+    proxy = Proxy(settings, log, reread=reread)
     try:
         bound = await proxy.start()
     except OSError as error:

@@ -7,24 +7,28 @@ import contextlib
 import gc
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
+from breakeven.certificate import Certificate
+from breakeven.steering import Plan
 from breakeven_proxy.admin.orders import Orders
 from breakeven_proxy.admin.pages import Pages
+from breakeven_proxy.beside import Beside
 from breakeven_proxy.config import ProxySettings, parse_address
 from breakeven_proxy.control.arms import Arm, FrontDesk
 from breakeven_proxy.control.gateway import Gateway, read_token
 from breakeven_proxy.control.proof import load_certificate
 from breakeven_proxy.observe.bound import bounds_of
-from breakeven_proxy.observe.health import ArmWatch
 from breakeven_proxy.observe.log import Log
 from breakeven_proxy.observe.meter import Meter
 from breakeven_proxy.observe.metrics import Metrics
 from breakeven_proxy.observe.state import StateGauges
 from breakeven_proxy.relay.client import RelayLimits, RelayServer
+from breakeven_proxy.reload import Reloader
 
 LAG_EVERY_S = 0.1
 """How often the loop's lateness is measured."""
@@ -41,8 +45,15 @@ class Bound:
 class Proxy:
     """A running proxy: `start`, then `wait` until `stop` is asked for, or `close` at once."""
 
-    def __init__(self, settings: ProxySettings, log: Log) -> None:
+    def __init__(
+        self,
+        settings: ProxySettings,
+        log: Log,
+        *,
+        reread: Callable[[], ProxySettings] | None = None,
+    ) -> None:
         self.settings = settings
+        self.reloader = Reloader(self, reread or (lambda: self.settings))
         self.log = log
         self.metrics = Metrics(bounds_of(settings.slo.slo()))
         self.meter = Meter(
@@ -53,12 +64,14 @@ class Proxy:
             list(settings.cohorts),
         )
         self.arms = {name: Arm(name, arm, settings) for name, arm in settings.arms.items()}
-        self.gateway = Gateway(
-            settings, load_certificate(settings), self.arms, self.meter, self.metrics, log
-        )
+        certificate = load_certificate(settings)
+        self.beside = Beside(settings, certificate, self.meter, self.metrics, log)
+        self.gateway = Gateway(settings, certificate, self.arms, self.meter, self.metrics, log)
         self.control = self.gateway.control
         self._orders = Orders(self.control, read_token(settings.admin_token_file))
-        self.desk = FrontDesk(settings, self.arms, self.meter, self.metrics, self.control)
+        self.desk = FrontDesk(
+            settings, self.arms, self.meter, self.metrics, self.control, self.beside
+        )
         timeouts, limits = settings.timeouts, settings.limits
         self.relay = RelayServer(
             self.desk,
@@ -73,7 +86,6 @@ class Proxy:
             ),
         )
         self.gauges = StateGauges(settings, self.metrics, self.arms, self.relay, self.meter)
-        self.watches = [ArmWatch(arm, settings, self.metrics, log) for arm in self.arms.values()]
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -100,8 +112,7 @@ class Proxy:
             self._server.close()
             raise
         self.gateway.start()
-        for watch in self.watches:
-            self._tasks.append(loop.create_task(watch.run()))
+        self.beside.start()
         self._tasks.append(loop.create_task(self._measure_lag()))
         bound = Bound(
             _address(self._server.sockets[0].getsockname()),
@@ -118,6 +129,14 @@ class Proxy:
         )
         return bound
 
+    def adopt(self, settings: ProxySettings, certificate: Certificate | None, plan: Plan) -> None:
+        """Another configuration, checked by the reloader, which has changed `arms` in place."""
+        self.settings = settings
+        self.desk.adopt(settings)
+        self.gateway.adopt(settings, plan, certificate)
+        self.beside.adopt(settings, certificate)
+        self.gauges.adopt(settings)
+
     def stop(self) -> None:
         """Begins to drain; a second call ends at once."""
         if self._stopping.is_set():
@@ -129,6 +148,7 @@ class Proxy:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reloader.ask)
         await self._stopping.wait()
         await self.drain()
         await self.close()
@@ -150,7 +170,9 @@ class Proxy:
         if self._server is not None:
             self._server.close()
         self.relay.abort()
+        await self.reloader.close()
         await self.gateway.close()
+        await self.beside.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -173,16 +195,15 @@ class Proxy:
     def status(self) -> dict[str, Any]:
         """For a person who asks what this process is doing."""
         return self.gauges.status(self.ready()) | {
+            "certificate_refused": self.beside.certificate_problem(),
             "simulated_evidence_allowed": self.settings.allow_simulated,
+            "last_reload": self.reloader.last,
             "routing": self.control.status(),
         }
 
     async def engine_page(self, name: str) -> tuple[int, bytes] | None:
         """An arm's own /metrics."""
-        for watch in self.watches:
-            if watch.arm.name == name:
-                return await watch.page()
-        return None
+        return await self.beside.engine_page(name)
 
     async def _measure_lag(self) -> None:
         lag = self.metrics["event_loop_lag_seconds"].buckets()

@@ -178,6 +178,7 @@ class ScriptedEngine:
         self.connections = 0
         self.metrics_page: bytes | None = None
         self.healthy = True
+        self.version = b"0.32.0"
         self.models = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
         self._writers: list[asyncio.StreamWriter] = []
         self.port = 0
@@ -216,6 +217,8 @@ class ScriptedEngine:
                 body = b""
             elif conn.first.start.startswith(b"GET /v1/models "):
                 status, body = b"200 OK", self.models
+            elif conn.first.start.startswith(b"GET /version "):
+                status, body = b"200 OK", b'{"version":"%b"}' % self.version
             elif self.metrics_page is None:
                 status, body = b"404 Not Found", b""
             else:

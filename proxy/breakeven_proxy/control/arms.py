@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from typing import Protocol
 
 from breakeven.load import ArrivalWindow, LoadClass, LoadClasses
 from breakeven_proxy.config import OTHER, ArmSettings, ProxySettings
@@ -82,6 +83,16 @@ class Arm:
         return self._window.rate(now)
 
 
+class Companions(Protocol):
+    """What a metered request gets on its way beside a place; see `beside.Beside`."""
+
+    def headers_for(self, arrival: Arrival) -> Headers:
+        """Headers for the engine, in place of the client's of that name."""
+
+    def transform_for(self, arm: str, arrival: Arrival) -> Transform | None:
+        """The change of its body, if any."""
+
+
 def _nothing() -> None:
     """For a place that is granted at once: nobody has to be called."""
 
@@ -149,12 +160,14 @@ class FrontDesk:
         meter: Meter,
         metrics: Metrics,
         control: Control,
+        beside: Companions,
     ) -> None:
         self._config = config
         self.arms = arms
         self._meter = meter
         self._metrics = metrics
         self._control = control
+        self._beside = beside
         self.draining = False
         self._cohorts = {name.encode(): name for name in config.cohorts}
         self._overflow = {
@@ -184,12 +197,16 @@ class FrontDesk:
         named = self._named_arm(arrival)
         arm = named or self._arm_for(arrival, cohort)
         seen: Observation
-        if arrival.method == b"POST" and arrival.path in METERED:
+        metered = arrival.method == b"POST" and arrival.path in METERED
+        if metered:
             load = arm.arrive(arrival.monotonic)
             seen = self._meter.open(arrival, arm.name, cohort, load, arm.pool.stamps)
         else:
             seen = self._meter.passing(arm.name)
         stay = Stay(self, arm, cohort, seen, steered=named is None)
+        if metered:
+            stay.extra_headers = self._beside.headers_for(arrival)
+            stay.transform = self._beside.transform_for(arm.name, arrival)
         if self.draining:
             self._refuse(stay, guest, "draining")
         elif arrival.method != b"POST":

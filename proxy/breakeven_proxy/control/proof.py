@@ -35,4 +35,23 @@ def load_certificate(settings: ProxySettings) -> Certificate | None:
         epsilon_s=settings.epsilon_s,
         load_classes=settings.classes(),
     )
+    _check_slo(certificate, settings, path)
     return certificate
+
+
+def _check_slo(certificate: Certificate, settings: ProxySettings, path: str) -> None:
+    """Goodput that was proven under other bounds says nothing of these."""
+    ours: dict[str, object] = {**settings.slo.slo().bounds(), "objective": settings.slo.objective}
+    theirs: dict[str, object] = {
+        **certificate.slo.bounds(),
+        "objective": certificate.slo.objective,
+    }
+    for key in sorted(ours.keys() | theirs.keys()):
+        if ours.get(key) != theirs.get(key):
+            raise CertificateError(
+                "proven under another SLO than the one in force",
+                file=path,
+                key=f"slo.{key}",
+                value=theirs.get(key, "no bound"),
+                mend=f"set slo.{key} to it (now {ours.get(key, 'no bound')}), or decide anew",
+            )

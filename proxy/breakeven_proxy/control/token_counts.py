@@ -180,7 +180,7 @@ class CountingTransform:
 def _wish(body: bytes) -> Wish | None:
     """What the client asked for; None when it asked for no stream, or is no JSON object."""
     try:
-        request: dict[str, Any] = orjson.loads(body)
+        request: Any = orjson.loads(body)
         if not isinstance(request, dict) or request.get("stream") is not True:
             return None
         options = request.get("stream_options") or {}

@@ -77,12 +77,19 @@ class Meter:
         self.metrics = metrics
         self.slo = slo
         self.epsilon_s = epsilon_s
-        self.arms = {arm: ArmMeters(metrics, arm, [*cohorts, OTHER]) for arm in arms}
+        self._cohorts = [*cohorts, OTHER]
+        self.arms = {arm: ArmMeters(metrics, arm, self._cohorts) for arm in arms}
         self.listeners: list[Callable[[Metered], None]] = []
         self.open_requests: set[RequestObservation] = set()
         self.body_reader: Callable[[Arrival], RequestReader | None] = _no_reader
         self.fingerprints: dict[str, str | None] = dict.fromkeys(self.arms)
         """Newest system_fingerprint that an arm's answers carried."""
+
+    def add_arm(self, arm: str) -> None:
+        """Another arm, of a reloaded configuration; one that left keeps its counters."""
+        if arm not in self.arms:
+            self.arms[arm] = ArmMeters(self.metrics, arm, self._cohorts)
+            self.fingerprints[arm] = None
 
     def open(
         self, arrival: Arrival, arm: str, cohort: str, load: LoadClass, stamps: Stamps
@@ -95,6 +102,12 @@ class Meter:
     def overdue(self, arm: str, limit_s: float, now: float) -> int:
         """Streams of an arm that wait for their first event longer than `limit_s` at `now`."""
         return sum(1 for seen in self.open_requests if seen.overdue(arm, limit_s, now))
+
+    def note_failure(self, arm: str, failure: Failure | None) -> None:
+        """Counts a failed exchange by what happened and how far it had come."""
+        if failure is not None:
+            kind, phase = failure.kind.value, failure.phase.value
+            self.metrics["upstream_failures_total"].cell(arm, kind, phase).inc()
 
     def passing(self, arm: str) -> PassingObservation:
         """The observation of a request that is not metered."""
@@ -148,6 +161,7 @@ class PassingObservation:
         """One count."""
         code = "none" if ending.status is None else f"{ending.status // 100}xx"
         self._meters.other[code].inc()
+        self._meter.note_failure(self._meters.arm, ending.failure)
 
 
 class RequestObservation:
@@ -231,6 +245,7 @@ class RequestObservation:
         if self._unread is not None and verdict is Verdict.GOOD:
             verdict = Verdict.UNMEASURED  # nobody saw whether it was whole
         usage = _usage(report, body)
+        self._meter.note_failure(self._arm.arm, ending.failure)
         self._count(ending, verdict, usage, duration)
         if report is not None:
             self._count_stream(report)
@@ -345,8 +360,14 @@ class RequestObservation:
             ending.close,
             ending.failure,
         )
+        failed: Exception | None = None
         for listener in self._meter.listeners:
-            listener(metered)
+            try:
+                listener(metered)
+            except Exception as error:  # noqa: BLE001 - the others hear of it all the same
+                failed = error
+        if failed is not None:
+            raise failed
 
 
 def _usage(report: StreamReport | None, body: Body | None) -> Usage | None:

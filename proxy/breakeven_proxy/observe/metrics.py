@@ -51,6 +51,7 @@ SPECS = _table(
 build_info | gauge | version | Always 1.
 config_info | gauge | stamps token_counts routing | Always 1.
 arm_info | gauge | arm role | Always 1.
+arm_exclusive | gauge | arm | 1: all of the arm's traffic comes through here.
 slo_objective | gauge | | Share of responses that the SLO wants good.
 slo_threshold_seconds | gauge | kind | Bounds of the SLO.
 epsilon_seconds | gauge | | Events closer than this are one burst.
@@ -96,6 +97,8 @@ queued_requests | gauge | arm | Requests that wait for a place.
 rejections_total | counter | arm reason | Requests refused with 429 or 503.
 arrival_rate | gauge | arm | Arrivals per second and replica over 30 s.
 client_connections | gauge | | Client connections.
+config_reloads_total | counter | result | Configurations read again on SIGHUP: ok or refused.
+config_last_reload_successful | gauge | | 0 while the newest configuration on disk was refused.
 route_state | gauge | arm state | 1 for the state a candidate is in; only serving gets requests.
 route_transitions_total | counter | arm reason | Changes of a candidate's state.
 route_share | gauge | arm | Share of the steered requests that the arm gets while it serves.

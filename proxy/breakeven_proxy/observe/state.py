@@ -54,6 +54,21 @@ class StateGauges:
         self._fixed()
         metrics.before_page.append(self.read)
 
+    def adopt(self, settings: ProxySettings) -> None:
+        """Another configuration; gauges of what it no longer names leave the page."""
+        for name, family in self._metrics.families.items():
+            labels = family.spec.labels
+            if family.spec.kind != "gauge" or name == "route_state":
+                continue
+            if name == "config_info":
+                family.cells.clear()
+            elif "arm" in labels:
+                at = labels.index("arm")
+                for key in [key for key in family.cells if key[at] not in settings.arms]:
+                    family.remove(*key)
+        self._settings = settings
+        self._fixed()
+
     def _fixed(self) -> None:
         m, settings = self._metrics, self._settings
         m["build_info"].set(1, __version__)
@@ -66,6 +81,7 @@ class StateGauges:
         m["load_class_max_requests_per_second"].set(settings.load_classes.normal_max, "normal")
         for name, arm in settings.arms.items():
             m["arm_info"].set(1, name, arm.role)
+            m["arm_exclusive"].set(float(arm.exclusive), name)
             m["replicas"].set(arm.replicas, name)
             if arm.fleet_cost_usd_per_hour is not None:
                 per_second = arm.fleet_cost_usd_per_hour / SECONDS_PER_HOUR

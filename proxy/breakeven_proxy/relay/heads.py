@@ -48,16 +48,17 @@ def connection_names(headers: Headers) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def request_headers(headers: Headers, *, keep_expect: bool) -> Headers:
-    """The fields of a request that go on to the engine."""
-    drop = HOP_BY_HOP | REBUILT | connection_names(headers)
+def request_headers(headers: Headers, *, keep_expect: bool, instead: Headers = ()) -> Headers:
+    """The fields of a request that go on to the engine; `instead` replaces those of its names."""
+    drop = HOP_BY_HOP | REBUILT | connection_names(headers) | {name for name, _ in instead}
     if not keep_expect:
         drop |= {b"expect"}
-    return tuple(
+    passed = tuple(
         (name, value)
         for name, value in headers
         if (low := name.lower()) not in drop and not low.startswith(OWN)
     )
+    return passed + instead
 
 
 def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:

@@ -166,8 +166,9 @@ class Splice(ExchangeHandler):
             stream = "chunked" if arrival.content_length is None else arrival.content_length
         if stream is None:
             self._note_complete()
-        headers = request_headers(incoming.headers, keep_expect=stream is not None)
-        headers += visit.extra_headers
+        headers = request_headers(
+            incoming.headers, keep_expect=stream is not None, instead=visit.extra_headers
+        )
         request = Request(arrival.method, arrival.target, headers, body or b"", stream)
         self._exchange = visit.pool.start(request, self)
         if self._paused:
