@@ -10,6 +10,9 @@ from . import wire
 from .generation import Choice, Delta, Flight
 from .wire import Envelope
 
+# Stands for the text where an event is cut into what is before and after it.
+_MARK = "\x00"
+_MARK_JSON = wire.dumps(_MARK)
 SpecMetrics = Literal["none", "summary", "detailed"]
 
 
@@ -28,7 +31,7 @@ class Answer:
 
     def __init__(self, flight: Flight, envelope: Envelope, options: Options, k: int) -> None:
         self._flight = flight
-        self._generation = flight.generation
+        self._generation = generation = flight.generation
         self._envelope = envelope
         self._options = options
         self._k = k
@@ -38,6 +41,8 @@ class Answer:
         self._include_usage = self._generation.include_usage or force
         self._continuous = self._generation.continuous_usage or force
         self._started: set[int] = set()
+        self._plain = generation.logprobs is None and not generation.return_token_ids
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     # -- stream -----------------------------------------------------------------------------------
 
@@ -65,20 +70,31 @@ class Answer:
         yield wire.DONE
 
     def _event(self, choice: Choice, delta: Delta) -> bytes:
+        frame = self._frames.get(choice.index)
+        if frame is not None and delta.finish is None:
+            usage = self._usage(choice, delta.tokens) if self._continuous else b""
+            return b"%b%b%b%b}\n\n" % (frame[0], wire.dumps(delta.text), frame[1], usage)
+        event = self._full_event(choice, delta)
+        if self._plain:
+            # The next events of the choice differ in text and usage only: keep what is around.
+            empty = Delta(_MARK, [], [], None, None, 0)
+            before, _, after = (self._open + self._choice(choice, empty)).partition(_MARK_JSON)
+            self._frames[choice.index] = (before, after + b"]")
+        return event
+
+    def _full_event(self, choice: Choice, delta: Delta) -> bytes:
+        last = delta.finish is not None and not self._include_usage
+        tail = self._envelope.tail(self._usage(choice, delta.tokens), last)
+        return self._open + self._choice(choice, delta) + tail
+
+    def _choice(self, choice: Choice, delta: Delta) -> bytes:
         generation = self._generation
         ids = delta.token_ids if generation.return_token_ids else None
         if self._chat:
-            body = wire.chat_choice(
+            return wire.chat_choice(
                 choice.index, delta.text, self._logprobs(delta.logprobs, 0), delta.finish,
                 delta.stop, ids,
             )  # fmt: skip
-        else:
-            body = self._completion(choice, delta, ids)
-        last = delta.finish is not None and not self._include_usage
-        return self._open + body + self._envelope.tail(self._usage(choice, delta.tokens), last)
-
-    def _completion(self, choice: Choice, delta: Delta, ids: list[int] | None) -> bytes:
-        generation = self._generation
         first = choice.index not in self._started
         self._started.add(choice.index)
         text = delta.text
@@ -86,7 +102,7 @@ class Answer:
             text = generation.prompt_texts[choice.prompt] + text
         # The real server sends the prompt's ids with an echo too.
         with_prompt = first and (generation.return_token_ids or generation.echo)
-        offset = len(choice.text) - len(delta.text)
+        offset = len(choice.text) - len(delta.text) if generation.logprobs is not None else 0
         return wire.completion_choice(
             choice.index, text, self._logprobs(delta.logprobs, offset), delta.finish, delta.stop,
             ids, generation.prompts[choice.prompt] if with_prompt else None,
@@ -126,7 +142,7 @@ class Answer:
         generation = self._generation
         ids = choice.token_ids if generation.return_token_ids else None
         finish = choice.finish or "stop"
-        logprobs = self._logprobs(choice.logprobs, 0)
+        logprobs = self._logprobs(choice.logprobs(), 0)
         if self._chat:
             return wire.chat_message_choice(
                 choice.index, choice.text, logprobs, finish, choice.stop, ids

@@ -8,7 +8,7 @@ consumer lags.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from .driver import Driver
@@ -36,21 +36,29 @@ class Delta:
 
 @dataclass(slots=True, eq=False)
 class Choice:
-    """One choice: its engine sequence, its script, what it said, and how much of it was sent."""
+    """One choice: its engine sequence, its script, what it said, and how much of it was sent.
+
+    `words` are the texts of its tokens. Only where stop strings are looked for, `text` grows with
+    them (cut at the stop); else it is joined when asked: adding to a long text costs its length.
+    """
 
     index: int
     prompt: int
     sequence: Sequence
     script: Script
     tokens: int = 0
-    text: str = ""
+    words: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[tuple[str, float]] = field(default_factory=list)
     finish: str | None = None
     stop: str | None = None
-    events: int = 0
-    sent_text: int = 0
     sent_tokens: int = 0
+    _text: str = ""
+    _sent_text: int = 0
+
+    @property
+    def text(self) -> str:
+        """All text, cut at a stop string."""
+        return self._text or "".join(self.words)
 
     def say(self, tokens: int, generation: Generation) -> bool:
         """Add tokens to the text; True when one of them completed a stop string.
@@ -58,43 +66,47 @@ class Choice:
         Tokens after it are dropped: they were generated and are in the engine's counters, but no
         client sees them.
         """
+        ends = not generation.ignore_eos
         for _ in range(tokens):
-            token, word = self.script.token(self.tokens, not generation.ignore_eos)
+            token, word = self.script.token(self.tokens, ends)
             self.token_ids.append(token)
-            if generation.logprobs is not None:
-                self.logprobs.append((word, self.script.logprob(self.tokens)))
+            self.words.append(word)
             self.tokens += 1
-            self.text += word
-            if generation.stops and self.tokens >= generation.min_tokens:
-                self._look_for_stop(len(word), generation)
-                if self.stop is not None:
+            if generation.stops:
+                self._text += word
+                if self.tokens >= generation.min_tokens and self._stopped(len(word), generation):
                     return True
         return False
 
-    def _look_for_stop(self, fresh: int, generation: Generation) -> None:
+    def _stopped(self, fresh: int, generation: Generation) -> bool:
         for stop in generation.stops:
-            at = self.text.find(stop, max(0, len(self.text) - fresh - len(stop) + 1))
+            at = self._text.find(stop, max(0, len(self._text) - fresh - len(stop) + 1))
             if at >= 0:
                 self.stop = stop
-                self.text = self.text[: at + len(stop) if generation.include_stop else at]
-                return
+                self._text = self._text[: at + len(stop) if generation.include_stop else at]
+                return True
+        return False
 
     def take(self, generation: Generation) -> Delta:
         """What was not sent yet, stop-string holdback apart."""
-        end = len(self.text)
+        since, self.sent_tokens = self.sent_tokens, self.tokens
+        text = self._unsent(generation) if generation.stops else "".join(self.words[since:])
+        logprobs: list[tuple[str, float]] = []
+        if generation.logprobs is not None:
+            logprobs = self.logprobs(since)
+        ids = self.token_ids[since:]
+        return Delta(text, ids, logprobs, self.finish, self.stop, self.tokens)
+
+    def logprobs(self, since: int = 0) -> list[tuple[str, float]]:
+        """(text, log probability) per token from position `since` on."""
+        return [(self.words[i], self.script.logprob(i)) for i in range(since, len(self.words))]
+
+    def _unsent(self, generation: Generation) -> str:
+        end = len(self._text)
         if self.finish is None:
-            end = max(self.sent_text, holdback(end, generation.stops, generation.include_stop))
-        delta = Delta(
-            self.text[self.sent_text : end],
-            self.token_ids[self.sent_tokens :],
-            self.logprobs[self.sent_tokens :],
-            self.finish,
-            self.stop,
-            self.tokens,
-        )
-        self.sent_text, self.sent_tokens = end, self.tokens
-        self.events += 1
-        return delta
+            end = max(self._sent_text, holdback(end, generation.stops, generation.include_stop))
+        text, self._sent_text = self._text[self._sent_text : end], end
+        return text
 
 
 class Flight:
@@ -106,6 +118,8 @@ class Flight:
         self._driver = driver
         self._wake = asyncio.Event()
         self._failed = False
+        # Called with each delivery; True: it was written. False or None: the task is woken.
+        self.on_news: Callable[[Choice], bool] | None = None
         self._by_id: dict[int, Choice] = {}
         for prompt, ids in enumerate(generation.prompts):
             keys = block_keys(ids, BLOCK_TOKENS)
@@ -159,6 +173,8 @@ class Flight:
             self._driver.metrics.on_finish(
                 sequence, self.generation.n, self.generation.requested_max_tokens
             )
+        elif self.on_news is not None and self._news(choice) and self.on_news(choice):
+            return
         self._wake.set()
 
     def receive_failure(self) -> None:
@@ -170,11 +186,14 @@ class Flight:
 
     async def wait(self, idle_s: float | None = None) -> bool:
         """Wait for news; False after `idle_s` seconds without (time for a keep-alive comment)."""
-        try:
-            async with asyncio.timeout(idle_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return False
+        if idle_s is None:
+            await self._wake.wait()
+        else:
+            try:
+                async with asyncio.timeout(idle_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                return False
         self._wake.clear()
         return True
 

@@ -22,6 +22,7 @@ from .http_metrics import UNCOUNTED, HttpMetrics
 from .metrics import CONTENT_TYPE, EngineMetrics, Identity, new_registry, page
 from .requests import ApiError, Endpoint, Generation, Limits
 from .responses_api import ResponsesAnswer
+from .streams import ENGINE_DEAD, EventStream, Outlet
 from .wire import Envelope
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -30,7 +31,6 @@ BUSY = (
     "The engine is currently busy and cannot accept new requests. "
     "Please try again later or on a different instance."
 )
-ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 MAX_BODY_BYTES = 256 * 2**20
 
 
@@ -247,23 +247,8 @@ class SimServer:
         self, request: web.Request, flight: Flight, answer: Answer | ResponsesAnswer
     ) -> web.StreamResponse:
         response = await stream_response(request, self._head(request))
-        opening: list[bytes] | None = list(answer.role_events())
-        idle_s = self.config.sse_keep_alive_interval_s
-        try:
-            while flight.open:
-                if not await flight.wait(idle_s):
-                    await response.write(wire.KEEP_ALIVE)
-                    continue
-                for choice, delta in flight.take():
-                    for event in opening or ():
-                        await response.write(event)
-                    opening = None
-                    for event in answer.events(choice, delta):
-                        await response.write(event)
-            for event in answer.closing():
-                await response.write(event)
-        except EngineDead:
-            await response.write(wire.error_frame(ENGINE_DEAD, "InternalServerError", 500))
-            await response.write(wire.DONE)
-        await response.write_eof()
+        outlet = Outlet(request, response)
+        stream = EventStream(flight, answer, outlet, self.config.sse_keep_alive_interval_s)
+        with contextlib.suppress(ConnectionError):
+            await stream.run()
         return response
