@@ -186,9 +186,12 @@ def read_choice(choice: dict[str, Any]) -> tuple[int, int, int | None, str | Non
     seen = 0
     delta = choice.get("delta")
     if delta is not None:
-        for name, value in delta.items():
-            if value:
-                seen |= DELTA_FIELDS.get(name, 0)
+        if len(delta) == 1 and delta.get("content"):  # nearly every chunk
+            seen = OUTPUT
+        else:
+            for name, value in delta.items():
+                if value:
+                    seen |= DELTA_FIELDS.get(name, 0)
     elif choice.get("text"):
         seen = OUTPUT
     ids = choice.get("token_ids")

@@ -69,7 +69,7 @@ class StreamObserver:
 
     __slots__ = (
         "_choices", "_clock_steps", "_columns", "_counted", "_decoder", "_done", "_error",
-        "_events", "_events_counted", "_fingerprint", "_finish_at", "_gap_bound", "_gaps",
+        "_events", "_uncounted", "_fingerprint", "_finish_at", "_gap_bound", "_gaps",
         "_malformed", "_now", "_output_at", "_prompt_tokens", "_report", "_seen", "_shift",
         "_spec", "_touched", "_usage",
     )  # fmt: skip
@@ -99,9 +99,9 @@ class StreamObserver:
         self._clock_steps = 0
         # What was seen.
         self._events = 0
-        self._events_counted = 0
+        self._uncounted = 0
         self._counted = 0
-        self._seen = 0
+        self._seen = False
         self._malformed = 0
         self._done = False
         self._error: ErrorInfo | None = None
@@ -252,9 +252,10 @@ class StreamObserver:
             if tokens == 0 and not choice.base:
                 tokens = None  # no tokens so far cannot be true beside text
                 choice.base_known = False
-            self._seen |= seen
-            if seen & OUTPUT and self._output_at is None:
-                self._output_at = self._now + self._shift
+            if self._output_at is None:
+                self._seen = True
+                if seen & OUTPUT:
+                    self._output_at = self._now + self._shift
         elif tokens is None:
             return
         if tokens == 0:
@@ -265,9 +266,9 @@ class StreamObserver:
             self._touched.append(track)
         track.read_events += 1
         if tokens is None:
+            self._uncounted += 1
             track.read_tokens = None
         else:
-            self._events_counted += 1
             self._counted += tokens
             if track.read_tokens is not None:
                 track.read_tokens += tokens
@@ -293,7 +294,7 @@ class StreamObserver:
         for track in timed:
             gaps.close(track, cut=ending is not Ending.COMPLETE)
         usage = self._usage_tokens(choices)
-        counted = self._events_counted == self._events
+        counted = not self._uncounted
         tokens = usage if usage is not None else self._counted if counted and timed else None
         firsts = [track.first_tokens for track in timed]
         first_events = sum(track.first_events for track in timed)
@@ -303,7 +304,7 @@ class StreamObserver:
             ending=ending,
             end_s=max(now, self._now) + self._shift,
             events=self._events,
-            events_counted=self._events_counted,
+            events_counted=self._events - self._uncounted,
             first_event_s=gaps.first,
             last_event_s=max((track.last for track in timed), default=None),
             ttft_s=gaps.first,
@@ -364,6 +365,6 @@ class StreamObserver:
             return 0 if self._events else None
         if tokens is None or first_tokens is None:
             return None
-        if self._events_counted == self._events and self._counted != tokens:
+        if not self._uncounted and self._counted != tokens:
             return None  # the counts contradict the usage: neither can be divided by
         return tokens - first_tokens if tokens >= first_tokens else None

@@ -111,15 +111,18 @@ def encode(reads: list[Read]) -> list[tuple[bytes, float, bool]]:
     return found
 
 
-EIGHTHS = st.integers(0, 24).map(lambda n: n / 8)  # exact in binary: no rounding between the two
+# Exact in binary, so that the two cannot differ by rounding; half of the waits are near ε, and
+# most gaps are observed and most counts told, so that all kinds of bursts occur.
+WAITS = st.one_of(
+    st.sampled_from([0.0, 0.125, 0.25, 0.375]), st.integers(0, 24).map(lambda n: n / 8)
+)
+COUNTS = st.sampled_from([1, 1, 2, 3, 6, None])
 READS = st.builds(
     Read,
-    events=st.lists(
-        st.tuples(st.integers(0, 2), st.one_of(st.integers(1, 6), st.none())), max_size=4
-    ),
-    wait=EIGHTHS,
-    paused=st.booleans(),
-    step_back=st.sampled_from([0.0] * 7 + [0.5, 3.0]),
+    events=st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 2]), COUNTS), max_size=3),
+    wait=WAITS,
+    paused=st.sampled_from([False] * 6 + [True]),
+    step_back=st.sampled_from([0.0] * 10 + [0.5, 3.0]),
 )
 
 
