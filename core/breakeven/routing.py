@@ -41,6 +41,7 @@ class Reason(StrEnum):
     IN_RANGE = "in_range"
     CERTIFICATE_EXPIRED = "certificate_expired"
     NOT_EVIDENCE = "not_evidence"
+    CERTIFICATE_MISMATCH = "certificate_mismatch"  # the engine is not the one that was proven
     CERTIFICATE_VALID = "certificate_valid"
     GUARD_ERROR_SHARE = "guard_error_share"
     GUARD_GAP_P99 = "guard_gap_p99"

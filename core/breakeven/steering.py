@@ -96,6 +96,7 @@ class _Seen:
     load: Load = field(default_factory=lambda: Load(0.0, 0.0))
     recent: Recent | None = None
     expired: bool = False
+    mismatch: bool = False
     detail: str = ""
 
 
@@ -190,6 +191,14 @@ class Steering:
         seen.window.reset()
         seen.recent = None
         return self._step(arm, now, rearm=True, detail=detail)
+
+    def mismatch(self, arm: str, wrong: bool, now: float, detail: str) -> list[Transition]:
+        """Whether a candidate's engine contradicts its certificate. KeyError as above."""
+        seen = self._seen[arm]
+        if seen.mismatch is wrong:
+            return []
+        seen.mismatch = wrong
+        return self._step(arm, now, detail=detail)
 
     def replan(self, plan: Plan, now: float, *, epoch_s: float) -> list[Transition]:
         """Go on under another plan: health, trips and windows of arms that stay are kept."""
@@ -300,6 +309,8 @@ class Steering:
             wanted = self._preference.candidate
             why, why_not = Reason.LOAD_BELOW, Reason.LOAD_ABOVE
         refused = plan.candidates[name].refused
+        if seen.mismatch:
+            refused = Reason.CERTIFICATE_MISMATCH
         return Observation(
             trip=trip,
             rearm=rearm,

@@ -276,7 +276,8 @@ def check(settings: ProxySettings, file: str | None) -> None:
                 raise wrong(f"arms.{name}.{key}", error.what, error.value, mend) from None
         if arm.ca_file is not None and not Path(arm.ca_file).is_file():
             raise wrong(f"arms.{name}.ca_file", "no such file", arm.ca_file, "give a PEM file")
-    check_routing(settings.routing, {name: arm.role for name, arm in settings.arms.items()}, file)
+    roles = {name: arm.role for name, arm in settings.arms.items()}
+    check_routing(settings.routing, roles, file, certified=settings.certificate is not None)
     classes = settings.load_classes
     if classes.low_max >= classes.normal_max:
         raise wrong(

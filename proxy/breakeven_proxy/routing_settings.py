@@ -31,8 +31,8 @@ must not be able to choose their arm by choosing an id."""
 class LoadAwareSettings:
     """Thresholds in requests/s per replica of the candidate, on the mean load of `window_s`.
 
-    Either `break_even_rps`, with the thresholds `band` below and above it, or both thresholds.
-    `dwell_s`: least time between two switches for load.
+    Either `break_even_rps`, with the thresholds `band` below and above it, or both thresholds, or
+    neither where a certificate brings them. `dwell_s`: least time between two switches for load.
     """
 
     break_even_rps: Rate | None = None
@@ -153,8 +153,13 @@ def load_aware_arm(routing: RoutingSettings, roles: Roles, file: str | None = No
     )
 
 
-def load_aware_rules(given: LoadAwareSettings, file: str | None = None) -> LoadAwareRules:
-    """The thresholds that were given, or those around break-even.
+def load_aware_rules(
+    given: LoadAwareSettings,
+    file: str | None = None,
+    *,
+    certified: Mapping[str, object] | None = None,
+) -> LoadAwareRules:
+    """The thresholds that were given, those around break-even, or those of a certificate.
 
     Raises:
         ConfigError: neither, both, or thresholds the wrong way round.
@@ -164,8 +169,13 @@ def load_aware_rules(given: LoadAwareSettings, file: str | None = None) -> LoadA
     if given.break_even_rps is not None and enter is None and leave is None:
         around = LoadAwareRules.around(given.break_even_rps, given.band)
         enter, leave = around.enter_below, around.leave_above
+    elif not _has_thresholds(given) and certified:
+        enter, leave = (_rate(certified, name) for name in ("enter_below_rps", "leave_above_rps"))
     elif given.break_even_rps is not None or enter is None or leave is None:
         mend = "give break_even_rps, or both enter_below_rps and leave_above_rps"
+        raise ConfigError("load_aware needs its thresholds", file=file, key=key, mend=mend)
+    if enter is None or leave is None:
+        mend = "give break_even_rps: the certificate holds no thresholds"
         raise ConfigError("load_aware needs its thresholds", file=file, key=key, mend=mend)
     if enter > leave:
         raise ConfigError(
@@ -178,8 +188,24 @@ def load_aware_rules(given: LoadAwareSettings, file: str | None = None) -> LoadA
     return LoadAwareRules(enter, leave, window_s=given.window_s, dwell_s=given.dwell_s)
 
 
-def check_routing(routing: RoutingSettings, roles: Roles, file: str | None) -> None:
+def _has_thresholds(given: LoadAwareSettings) -> bool:
+    named = (given.break_even_rps, given.enter_below_rps, given.leave_above_rps)
+    return any(value is not None for value in named)
+
+
+def _rate(policy: Mapping[str, object], name: str) -> float | None:
+    value = policy.get(name)
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
+    return float(value) if good and isinstance(value, int | float) else None
+
+
+def check_routing(
+    routing: RoutingSettings, roles: Roles, file: str | None, *, certified: bool = False
+) -> None:
     """What `routing:` says against the arms.
+
+    Args:
+        certified: a certificate is configured, which may hold the thresholds of load_aware.
 
     Raises:
         ConfigError: with file, key, value and mend.
@@ -202,5 +228,6 @@ def check_routing(routing: RoutingSettings, roles: Roles, file: str | None) -> N
         mend = "set policy: split, or take the weights out"
         raise ConfigError("weights act under split", file=file, key="routing.weights", mend=mend)
     if routing.policy == "load_aware":
-        load_aware_rules(routing.load_aware, file)
+        if _has_thresholds(routing.load_aware) or not certified:
+            load_aware_rules(routing.load_aware, file)
         load_aware_arm(routing, roles, file)

@@ -66,7 +66,10 @@ class Proxy:
         self.arms = {name: Arm(name, arm, settings) for name, arm in settings.arms.items()}
         certificate = load_certificate(settings)
         self.beside = Beside(settings, certificate, self.meter, self.metrics, log)
-        self.gateway = Gateway(settings, certificate, self.arms, self.meter, self.metrics, log)
+        self.gateway = Gateway(
+            settings, certificate, self.arms, self.meter, self.metrics, log,
+            contradiction=self.beside.certificate_problem,
+        )  # fmt: skip
         self.control = self.gateway.control
         self._orders = Orders(self.control, read_token(settings.admin_token_file))
         self.desk = FrontDesk(

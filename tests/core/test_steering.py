@@ -145,6 +145,18 @@ def test_expiry_is_final_until_another_certificate() -> None:
     ]
 
 
+def test_an_engine_that_contradicts_its_certificate_is_refused() -> None:
+    """Another k or version than was proven: out, and back when the engine is the right one."""
+    steering = ready(SINGLE)
+    assert short(steering.mismatch("draft", True, 1, "k 5, proven 4")) == [
+        (State.REFUSED, Reason.CERTIFICATE_MISMATCH)
+    ]
+    assert steering.mismatch("draft", True, 2, "again") == []
+    assert short(steering.mismatch("draft", False, 3, "")) == [
+        (State.SERVING, Reason.CERTIFICATE_VALID)
+    ]
+
+
 def test_expired_at_start_never_serves() -> None:
     """A certificate that is over when the proxy starts refuses before the first tick."""
     steering = Steering(SINGLE, 0.0, epoch_s=2000)

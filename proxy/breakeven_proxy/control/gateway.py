@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from breakeven.certificate import Certificate
@@ -41,7 +41,8 @@ def steering_plan(settings: ProxySettings, certificate: Certificate | None, log:
         ConfigError: the certificate names no candidate of this gateway; or the candidate may get
             more than the baseline is certified to take over, and `routing.force` is not set.
     """
-    plan = plan_of(settings)
+    certified = None if certificate is None else certificate.policy
+    plan = plan_of(settings, certified=certified)
     if certificate is None or not plan.candidates:
         return plan
     if certificate.arm not in plan.candidates:
@@ -63,7 +64,9 @@ def steering_plan(settings: ProxySettings, certificate: Certificate | None, log:
     refused = dict.fromkeys(plan.candidates, Reason.NOT_EVIDENCE)
     if certificate.evidence is Evidence.EVIDENCE or settings.allow_simulated:
         del refused[certificate.arm]
-    plan = plan_of(settings, proven={certificate.arm: proven}, refused=refused)
+    plan = plan_of(
+        settings, proven={certificate.arm: proven}, refused=refused, certified=certified
+    )  # fmt: skip
     for problem in headroom_problems(plan):
         if not settings.routing.force:
             raise problem
@@ -76,6 +79,7 @@ class Gateway:
 
     Args:
         arms: changed in place by `adopt`; shared with the desk.
+        contradiction: how the engine contradicts the certificate, in words, or None.
     """
 
     def __init__(
@@ -86,7 +90,9 @@ class Gateway:
         meter: Meter,
         metrics: Metrics,
         log: Log,
+        contradiction: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self._contradiction = contradiction
         self._settings = settings
         self._certificate = certificate
         self._arms = arms
@@ -98,6 +104,7 @@ class Gateway:
             steering_plan(settings, certificate, log),
             arms=arms,
             counters=self._counters,
+            contradiction=self._contradicted,
             metrics=metrics,
             log=log,
             guard_enabled=guard.enabled,
@@ -178,6 +185,12 @@ class Gateway:
         signal = signal_of(metered)
         if signal is not None:
             self.control.saw(metered.arm, signal)
+
+    def _contradicted(self) -> tuple[str, str] | None:
+        words = self._contradiction()
+        return (
+            None if words is None or self._certificate is None else (self._certificate.arm, words)
+        )
 
     def _counters(self, name: str) -> ArmCounters | None:
         meters = self._meter.arms.get(name)

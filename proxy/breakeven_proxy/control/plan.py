@@ -35,12 +35,14 @@ def plan_of(
     *,
     proven: Mapping[str, ProvenRange] | None = None,
     refused: Mapping[str, Reason] | None = None,
+    certified: Mapping[str, object] | None = None,
 ) -> Plan:
     """The plan of a checked configuration.
 
     Args:
         proven: range per candidate, of those that a certificate covers.
         refused: candidates whose certificate may not be used, and why.
+        certified: a certificate's `policy`: the thresholds where the configuration gives none.
 
     Raises:
         ConfigError: see `routing_settings.check_routing`.
@@ -63,7 +65,7 @@ def plan_of(
         arm=load_aware_arm(routing, roles) if aware else routing.arm or baseline,
         candidates=candidates,
         weights=dict(routing.weights),
-        load_aware=load_aware_rules(routing.load_aware) if aware else None,
+        load_aware=load_aware_rules(routing.load_aware, certified=certified) if aware else None,
         salt=blake2b(routing.sticky_salt.encode(), digest_size=32).digest(),
         health=HealthRules(
             fail_after=routing.health.fail_after,

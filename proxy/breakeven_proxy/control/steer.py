@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 from breakeven.guard import ArmCounters
@@ -38,6 +39,7 @@ class Control:
     Args:
         arms: every arm by name; read at each tick, so a reload may change it in place.
         counters: an arm's cumulative counts, or None when it has none yet.
+        contradiction: arm and words, when that arm's engine is not what its certificate proved.
         rearm: `never` refuses re-arms while this process lives.
         clock, wall: monotonic and Unix seconds.
     """
@@ -48,6 +50,7 @@ class Control:
         *,
         arms: Mapping[str, ArmLike],
         counters: Callable[[str], ArmCounters | None],
+        contradiction: Callable[[], tuple[str, str] | None] = lambda: None,
         metrics: Metrics,
         log: Log,
         guard_enabled: bool = True,
@@ -58,6 +61,7 @@ class Control:
     ) -> None:
         self._arms = arms
         self._counters = counters
+        self._contradiction = contradiction
         self._metrics = metrics
         self._log = log
         self._clock = clock
@@ -122,6 +126,7 @@ class Control:
             rates = {name: arm.rate_total(now) for name, arm in self._arms.items()}
             traffic = Traffic(sum(rates.values()), rates)
             counters = self._counts() if self.guard_enabled else {}
+            self._check_identity(now)
             self._note(self._steering.tick(now, wall, traffic, counters))
             mean = self._steering.mean_load
             if mean is not None:
@@ -129,6 +134,13 @@ class Control:
             self._failed = False
         except Exception as error:  # noqa: BLE001 - see above
             self._fault("tick", error)
+
+    def _check_identity(self, now: float) -> None:
+        found = self._contradiction()
+        for name in self._steering.plan.candidates:
+            wrong = found is not None and found[0] == name
+            detail = found[1] if found is not None else "the engine is the proven one"
+            self._note(self._steering.mismatch(name, wrong, now, detail))
 
     def _counts(self) -> dict[str, ArmCounters]:
         names = [self.baseline, *self._steering.plan.candidates]
@@ -226,6 +238,7 @@ class Control:
             "baseline": plan.baseline,
             "baseline_health": steering.baseline_health,
             "mean_load_rps": steering.mean_load,
+            "load_aware": None if plan.load_aware is None else asdict(plan.load_aware),
             "control_failed": self._failed,
             "control_errors": int(self._errors.value),
             "candidates": candidates,
