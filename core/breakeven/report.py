@@ -54,6 +54,9 @@ class StreamReport:
     # Tokens
     counted_tokens: int
     """Sum of the known counts of events."""
+    counted_by_logprobs: bool
+    """The last chunk was counted by its logprobs: an engine that hides a delta (the marks of a
+    reasoning or tool parser) hides its logprobs too, so the sum may lie below the usage."""
     usage_tokens: int | None
     """Completion tokens as the engine's newest usage states them, over all choices."""
     tokens: int | None
@@ -129,9 +132,10 @@ class StreamReport:
 
     @property
     def tokens_missing(self) -> bool:
-        """Every event was counted, and the sum is below what the usage says."""
+        """Every event was counted by usage or ids, and the sum is below what the usage says."""
         return (
             self.usage_tokens is not None
+            and not self.counted_by_logprobs
             and self.events_counted == self.events
             and self.counted_tokens < self.usage_tokens
         )

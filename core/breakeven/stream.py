@@ -68,10 +68,10 @@ class StreamObserver:
     """
 
     __slots__ = (
-        "_choices", "_clock_steps", "_columns", "_counted", "_decoder", "_done", "_error",
-        "_events", "_uncounted", "_fingerprint", "_finish_at", "_gap_bound", "_gaps",
-        "_malformed", "_now", "_output_at", "_prompt_tokens", "_report", "_seen", "_shift",
-        "_spec", "_touched", "_usage",
+        "_by_logprobs", "_choices", "_clock_steps", "_columns", "_counted", "_decoder", "_done",
+        "_error", "_events", "_fingerprint", "_finish_at", "_gap_bound", "_gaps", "_malformed",
+        "_now", "_output_at", "_prompt_tokens", "_report", "_seen", "_shift", "_spec", "_touched",
+        "_uncounted", "_usage",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +100,7 @@ class StreamObserver:
         # What was seen.
         self._events = 0
         self._uncounted = 0
+        self._by_logprobs = False
         self._counted = 0
         self._seen = False
         self._malformed = 0
@@ -197,6 +198,8 @@ class StreamObserver:
                 self._take(index, seen, tokens, total, finish)
                 if finish is not None:
                     self._take_extras(obj)
+                    if total is None and choice.get("token_ids") is None:
+                        self._by_logprobs = tokens is not None
             if total is not None and self._prompt_tokens is None:
                 self._take_prompt(read_usage(usage))
         except _SHAPE_ERRORS:
@@ -312,6 +315,7 @@ class StreamObserver:
             ttfo_s=self._output_at,
             answer_s=self._answer_s(choices),
             counted_tokens=self._counted,
+            counted_by_logprobs=self._by_logprobs,
             usage_tokens=usage,
             tokens=tokens,
             prompt_tokens=self._prompt_tokens,

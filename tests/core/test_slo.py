@@ -179,6 +179,8 @@ def test_streams() -> None:
     assert classify(slow, BOUNDS) is Verdict.SLOW_TPOT
     late = stream((0.6, chunk(1)), (0.61, chunk(2, "stop")))
     assert classify(late, BOUNDS) is Verdict.SLOW_TTFT
+    for nothing in (b"", b": ping\n\n", b"data: [DONE]\n\n"):  # a 200 without an answer
+        assert classify(stream((0.1, nothing)), BOUNDS) is Verdict.TRUNCATED
     half = stream((0.1, chunk(1)), (0.12, chunk(2)))
     assert classify(half, BOUNDS) is Verdict.TRUNCATED
 

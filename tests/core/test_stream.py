@@ -190,6 +190,27 @@ def test_fewer_tokens_than_the_usage_says() -> None:
     assert (whole.tokens_missing, whole.tpot_s) == (False, 1.0)
 
 
+def test_logprobs_may_hide_tokens() -> None:
+    """A parser that hides a delta hides its logprobs: fewer than the usage says is no fault."""
+
+    def one(finish: str | None) -> bytes:
+        logprobs = {"content": [{"token": "x"}]}
+        choice = {"index": 0, "delta": {"content": "x"}, "logprobs": logprobs}
+        return event(choices=[{**choice, "finish_reason": finish}])
+
+    report = observe((1.0, one(None)), (2.0, one("stop")), (3.0, usage(5)))
+    assert (report.counted_tokens, report.tokens) == (2, 5)
+    assert (report.counted_by_logprobs, report.tokens_missing) == (True, False)
+    assert report.tpot_s is None  # the split is not known
+
+
+def test_the_whole_answer_in_one_chunk_and_a_usage() -> None:
+    """An engine that streams an answer as one chunk: its tokens are known, TPOT does not exist."""
+    report = observe((1.0, chat("all of it", finish="stop")), (1.2, usage(40)), (1.2, DONE))
+    assert (report.tokens, report.decode_tokens, report.tpot_s) == (40, 0, None)
+    assert (report.ttft_s, report.answer_s, report.burst_gaps) == (1.0, 1.0, 0)
+
+
 # TPOT ---------------------------------------------------------------------------------------
 
 
