@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import orjson
+from orjson import loads
 
 from .chunks import (
     OUTPUT,
@@ -184,7 +184,7 @@ class StreamObserver:
             self._done = True
             return
         try:
-            obj = orjson.loads(payload)
+            obj = loads(payload)
             choices = obj.get("choices")
             if not choices or obj.get("error"):
                 self._take_chunk(chunk_of(obj))
