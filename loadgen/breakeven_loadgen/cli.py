@@ -22,6 +22,8 @@ COMMANDS = {
     "trace": "commands.trace:trace_group",
     "engine": "engine_report:engine_command",
     "worksheet": "worksheet_report:worksheet_command",
+    "grid": "grid.command:grid_group",
+    "decide": "judge.command:decide_command",
     "report": "commands.report:report_command",
     "merge": "commands.merge:merge_command",
     "demo": "commands.demo:demo_command",

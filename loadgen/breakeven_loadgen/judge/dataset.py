@@ -34,6 +34,7 @@ from breakeven.slo import SLO
 
 from ..replay import results
 from ..replay.columns import Columns
+from ..replay.recover import load
 from .figures import Rows
 
 GRID = "grid.json"
@@ -273,7 +274,7 @@ def read_run(folder: Path, plan: PlannedRun) -> RunData | None:
     place = folder / plan.folder
     if not (place / results.SUMMARY).exists():
         return None
-    table, provenance, result = results.load(place)
+    table, provenance, result = load(place)
     if provenance.get("state") != "finished":
         return None
     target = provenance.get("target", {})
