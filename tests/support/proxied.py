@@ -91,14 +91,20 @@ class Proxied:
         )
 
 
-@contextlib.asynccontextmanager
-async def proxied(engine: str | dict[str, str], **settings: Any) -> AsyncIterator[Proxied]:
-    """A running proxy for one engine URL, or for several arms by name."""
+def settings_of(engine: str | dict[str, str], **settings: Any) -> ProxySettings:
+    """Checked settings for one engine URL, or for several arms by name."""
     urls = engine if isinstance(engine, dict) else {"baseline": engine}
     arms = settings.pop("arms", None) or {name: {"url": url} for name, url in urls.items()}
     values = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "arms": arms, **settings}
     parsed = parse_settings(values, file="test", model=ProxySettings)
     check(parsed, "test")
+    return parsed
+
+
+@contextlib.asynccontextmanager
+async def proxied(engine: str | dict[str, str], **settings: Any) -> AsyncIterator[Proxied]:
+    """A running proxy for one engine URL, or for several arms by name."""
+    parsed = settings_of(engine, **settings)
     lines = io.StringIO()
     proxy = Proxy(parsed, Log(make_logger(lines)))
     bound = await proxy.start()
