@@ -14,6 +14,7 @@ from .config import DEFAULT_MAX_MODEL_LEN, DEFAULT_MODEL, ServeConfig, engine_co
 from .drafts import DRAFT_NAMES
 from .engine import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from .errors import SimError, SimInputError
+from .faults import KINDS, parse_fault
 from .model import ENGINES
 from .serve import serve
 from .sweep import (
@@ -30,7 +31,16 @@ from .sweep import (
 )
 from .tables import as_json, as_text
 from .wire import VERSION
-from .workload import at_rate, poisson, read_trace
+from .workload import (
+    OUTPUT_MEDIAN,
+    PROMPT_CLIP,
+    PROMPT_MEDIAN,
+    PROMPT_SIGMA,
+    Lengths,
+    at_rate,
+    poisson,
+    read_trace,
+)
 
 EXIT_ERROR, EXIT_USAGE = 1, 2
 
@@ -83,6 +93,8 @@ def _address(value: str) -> tuple[str, int]:
 @click.option("--enable-per-request-metrics", is_flag=True, help="As vLLM: times in the response.")
 @click.option("--enable-request-id-headers", is_flag=True, help="As vLLM: x-request-id.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the parent process is gone.")
+@click.option("--fault", "faults", multiple=True, metavar="KIND[:KEY=VALUE,…]",
+              help=f"Repeatable. Kinds: {', '.join(KINDS)}.")  # fmt: skip
 def serve_command(
     listen: str,
     preset: str,
@@ -105,6 +117,7 @@ def serve_command(
     enable_per_request_metrics: bool,
     enable_request_id_headers: bool,
     exit_with_parent: bool,
+    faults: tuple[str, ...],
 ) -> None:
     """Serve the simulated engine over HTTP until SIGTERM."""
     host, port = _address(listen)
@@ -136,11 +149,16 @@ def serve_command(
         max_num_queued_reqs=max_num_queued_reqs,
         max_num_queued_tokens=max_num_queued_tokens,
         sse_keep_alive_interval_s=sse_keep_alive_interval,
+        faults=tuple(parse_fault(fault) for fault in faults),
     )
     try:
-        uvloop.run(serve(config, click.echo, exit_with_parent=exit_with_parent))
+        uvloop.run(serve(config, click.echo, _complain, exit_with_parent=exit_with_parent))
     except OSError as error:
         raise SimInputError(f"--listen {listen}: {error.strerror}; choose another port") from None
+
+
+def _complain(line: str) -> None:
+    click.echo(f"breakeven-sim: {line}", err=True)
 
 
 def _numbers(option: str, value: str) -> list[float]:
@@ -180,6 +198,13 @@ TRACE_ARMS = ("none", "ngram:5")
               help="Seconds of arrivals (default 240; a trace: its whole length).")  # fmt: skip
 @click.option("--warmup", type=click.FloatRange(min=0), default=None,
               help="Seconds not counted (default 60; a trace: 0).")  # fmt: skip
+@click.option("--prompt-median", type=click.FloatRange(min=1), default=PROMPT_MEDIAN,
+              show_default=True, help="Tokens, log-normal (no trace).")  # fmt: skip
+@click.option("--prompt-sigma", type=click.FloatRange(min=0), default=PROMPT_SIGMA,
+              show_default=True)  # fmt: skip
+@click.option("--prompt-max", type=click.IntRange(min=8), default=PROMPT_CLIP[1], show_default=True)
+@click.option("--output-median", type=click.FloatRange(min=1), default=OUTPUT_MEDIAN,
+              show_default=True, help="Tokens, log-normal (no trace).")  # fmt: skip
 @click.option("--drain", type=click.FloatRange(min=0), default=120.0, show_default=True)
 @click.option("--slo-ttft", type=float, default=0.5, show_default=True, help="Seconds.")
 @click.option("--slo-tpot", type=float, default=0.03, show_default=True, help="Seconds.")
@@ -196,6 +221,10 @@ def sweep_command(
     requests: int | None,
     duration: float | None,
     warmup: float | None,
+    prompt_median: float,
+    prompt_sigma: float,
+    prompt_max: int,
+    output_median: float,
     drain: float,
     slo_ttft: float,
     slo_tpot: float,
@@ -214,7 +243,9 @@ def sweep_command(
     for rate in _numbers("--rates", rates) if rates else []:
         length = duration or 240.0
         if recorded is None:
-            arrivals = poisson(rate, length, seed)
+            clip = (PROMPT_CLIP[0], prompt_max)
+            lengths = Lengths(prompt_median, prompt_sigma, clip, output_median)
+            arrivals = poisson(rate, length, seed, lengths)
         else:
             arrivals = at_rate(recorded, rate)
             length = min(duration or math.inf, arrivals[-1].t_s + 1 / rate)

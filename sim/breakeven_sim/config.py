@@ -9,6 +9,7 @@ from .answers import Options
 from .drafts import DEFAULT_K, draft_named
 from .engine import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, EngineConfig
 from .errors import SimInputError
+from .faults import Fault
 from .kv import BLOCK_TOKENS
 from .model import engine_named
 from .wire import VERSION
@@ -69,6 +70,7 @@ class ServeConfig:
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     sse_keep_alive_interval_s: float | None = None
+    faults: tuple[Fault, ...] = ()
 
     @property
     def context_tokens(self) -> int:

@@ -44,7 +44,7 @@ class Driver:
         self.engine = engine
         self.metrics = metrics
         self.dead = False
-        self.stalled_until_s = 0.0
+        self.stall_s = 0.0
         self._clock = clock
         self._scale = time_scale
         self._zero = clock()
@@ -82,6 +82,14 @@ class Driver:
         self._readers.pop(sequence.id, None)
         self.engine.abort(sequence, reason)
 
+    def stall(self, seconds: float) -> None:
+        """The next step takes that much longer, model seconds: a slow engine, not a late one."""
+        self.stall_s += seconds
+
+    def _take_stall(self) -> float:
+        seconds, self.stall_s = (self.stall_s, 0.0) if self.engine.running else (0.0, self.stall_s)
+        return seconds
+
     def die(self) -> None:
         """The engine process is gone: every reader hears it, nothing runs any more."""
         self.dead = True
@@ -93,7 +101,7 @@ class Driver:
     async def run(self) -> None:
         """Step until cancelled or dead."""
         while self._alive():
-            step = self.engine.begin(self._model_s)
+            step = self.engine.begin(self._model_s, self._take_stall())
             if step is None:
                 await self._idle()
                 continue
@@ -121,7 +129,7 @@ class Driver:
         waited = False
         while self._alive():
             due = self._zero + model_s / self._scale
-            left = max(due, self.stalled_until_s) - self._clock()
+            left = due - self._clock()
             if left < TIMER_GRAIN_S:
                 break
             await asyncio.sleep(left)

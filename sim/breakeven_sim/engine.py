@@ -183,8 +183,11 @@ class SimEngine:
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def begin(self, now_s: float) -> Step | None:
-        """Schedule the step that starts now; None when there is nothing to run."""
+    def begin(self, now_s: float, stall_s: float = 0.0) -> Step | None:
+        """Schedule the step that starts now; None when there is nothing to run.
+
+        `stall_s` is added to its duration (fault injection).
+        """
         while self._future and self._future[0].arrival_s <= now_s:
             self._waiting.append(self._future.popleft())
         k = self.config.k_at(len(self._decoding))
@@ -201,7 +204,7 @@ class SimEngine:
             return None
         kv_tokens = sum([s.context for s in decodes]) + sum(s.context for s, _ in self._chunks)
         self._step = Step(
-            now_s, self._duration_s(len(decodes), k, prefill_tokens, kv_tokens),
+            now_s, self._duration_s(len(decodes), k, prefill_tokens, kv_tokens) + stall_s,
             len(decodes), k, prefill_tokens, kv_tokens,
         )  # fmt: skip
         return self._step

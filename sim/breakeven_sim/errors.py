@@ -1,7 +1,8 @@
 """Errors of the simulator.
 
 SimError
-└── SimInputError   the user's fault: a flag, a draft file, a trace (exit 2)
+├── SimInputError   the user's fault: a flag, a draft file, a trace (exit 2)
+└── EngineDied      a fault killed the simulated engine, as asked (exit 1)
 
 Independent of the other rooms on purpose: the simulator imports none of them.
 """
@@ -15,3 +16,7 @@ class SimError(Exception):
 
 class SimInputError(SimError):
     """Bad input; the message quotes the value and says the mend."""
+
+
+class EngineDied(SimError):
+    """The simulated engine is gone, as `--fault die` asked."""

@@ -13,9 +13,9 @@ LOAD_METRICS = "endpoint-load-metrics"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
-def head(request: web.Request, with_request_id: bool) -> dict[str, str]:
+def head(request: web.Request, with_request_id: bool, wall_s: float) -> dict[str, str]:
     """The lines every response has; `x-request-id` only with --enable-request-id-headers."""
-    lines = {"date": formatdate(usegmt=True), "server": "uvicorn"}
+    lines = {"date": formatdate(wall_s, usegmt=True), "server": "uvicorn"}
     if with_request_id:
         lines["x-request-id"] = request.headers.get("x-request-id") or uuid4().hex
     return lines

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 
 from .config import ServeConfig
+from .errors import EngineDied
 from .server import SimServer
 
 PARENT_POLL_S = 0.5
@@ -40,27 +41,48 @@ async def listening(server: SimServer) -> AsyncIterator[int]:
     try:
         site = web.TCPSite(runner, server.config.host, server.config.port, backlog=BACKLOG)
         await site.start()
+        closing = asyncio.create_task(_close_when_ended(server, site))
         yield runner.addresses[0][1]
+        closing.cancel()
     finally:
         await runner.cleanup()
 
 
 async def serve(
-    config: ServeConfig, say: Callable[[str], None], *, exit_with_parent: bool = False
+    config: ServeConfig,
+    say: Callable[[str], None],
+    complain: Callable[[str], None],
+    *,
+    exit_with_parent: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until the parent process is gone. OSError if no port."""
+    """Serve until SIGTERM or SIGINT, or until the parent process is gone.
+
+    Raises OSError when the port cannot be had, EngineDied when a fault killed the engine.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     watch = asyncio.create_task(_parent_gone(stop)) if exit_with_parent else None
     try:
-        async with listening(SimServer(config)) as port:
+        server = SimServer(config, complain)
+        async with listening(server) as port:
             say(ready_line(config, port))
-            await stop.wait()
+            stopping = asyncio.create_task(stop.wait())
+            dying = asyncio.create_task(server.ended.wait())
+            await asyncio.wait((stopping, dying), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            dying.cancel()
+        if server.ended.is_set():
+            raise EngineDied("the simulated engine died, as --fault die asked")
     finally:
         if watch is not None:
             watch.cancel()
+
+
+async def _close_when_ended(server: SimServer, site: web.TCPSite) -> None:
+    await server.ended.wait()
+    await site.stop()
 
 
 async def _parent_gone(stop: asyncio.Event) -> None:

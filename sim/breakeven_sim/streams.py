@@ -7,12 +7,14 @@ back-pressure go through the task; while a slow client holds it up, deliveries m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from aiohttp import web
 
-from . import wire
+from . import faults, wire
+from .faults import Fault
 from .generation import Choice, Delta, EngineDead, Flight
 
 # What may wait in the socket's buffer before deliveries merge: about the kernel's own send buffer.
@@ -68,6 +70,66 @@ class Outlet:
         await self.response.write_eof()
 
 
+class StreamCut(Exception):
+    """A fault ended the stream early."""
+
+
+class FaultyOutlet(Outlet):
+    """An outlet that hurts its client as asked; never written to directly."""
+
+    def __init__(
+        self, request: web.Request, response: web.StreamResponse, kinds: Mapping[str, Fault]
+    ) -> None:
+        super().__init__(request, response)
+        self.direct = False
+        self._kinds = kinds
+        self._events = 0
+
+    async def send(self, event: bytes) -> None:
+        """One event, with every fault that hits this request."""
+        kinds = self._kinds
+        event = self._usage(event)
+        if not event:
+            return
+        self._events += 1
+        if self._due("truncate"):
+            raise StreamCut
+        if self._due("drop"):
+            await self._drop(event)
+        if self._due("garble", exactly=True):
+            event = faults.garbled(event)
+        event = faults.reframed(event, crlf="crlf" in kinds, no_space="no-space" in kinds)
+        if "half-utf8" in kinds:
+            first, event = faults.halves(event)
+            await super().send(first)
+            # The rest goes out with the next turn of the loop: two segments, two chunks.
+            await asyncio.sleep(0.001)
+        if event:
+            await super().send(event)
+
+    def _due(self, kind: str, exactly: bool = False) -> bool:
+        fault = self._kinds.get(kind)
+        if fault is None:
+            return False
+        after = int(fault["after"])
+        return self._events == after + 1 if exactly else self._events > after
+
+    def _usage(self, event: bytes) -> bytes:
+        if "missing-usage" in self._kinds:
+            return faults.without_usage(event)
+        wrong = self._kinds.get("wrong-usage")
+        return event if wrong is None else faults.with_wrong_usage(event, int(wrong["by"]))
+
+    async def _drop(self, event: bytes) -> None:
+        """Promise a chunk, send half of it, close."""
+        if self._transport is not None:
+            self._transport.write(b"%x\r\n%b" % (len(event), event[: len(event) // 2]))
+            # Let the bytes out first: an abort would throw them away.
+            await asyncio.sleep(0.01)
+            self._transport.abort()
+        raise ConnectionResetError
+
+
 class EventStream:
     """Writes one flight's events in the order that the engine delivers them."""
 
@@ -87,6 +149,8 @@ class EventStream:
         except EngineDead:
             await outlet.send(wire.error_frame(ENGINE_DEAD, "InternalServerError", 500))
             await outlet.send(wire.DONE)
+        except StreamCut:
+            self._flight.close()
         await outlet.end()
 
     async def _events(self) -> None:

@@ -271,7 +271,7 @@ def _finish(finish: str | None, stop: str | None) -> bytes:
     return b'"finish_reason":%b,"stop_reason":%b' % (_json(finish), _json(stop))
 
 
-def models(name: str, created: int, max_model_len: int) -> bytes:
+def models(name: str, created: int, max_model_len: int) -> dict[str, object]:
     """The body of /v1/models; `root` says what stands behind the name."""
     permission = {
         "id": f"modelperm-{created:016x}",
@@ -297,4 +297,4 @@ def models(name: str, created: int, max_model_len: int) -> bytes:
         "max_model_len": max_model_len,
         "permission": [permission],
     }
-    return dumps({"object": "list", "data": [model]})
+    return {"object": "list", "data": [model]}
