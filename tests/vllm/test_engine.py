@@ -117,7 +117,7 @@ def test_m_from_the_blocks_is_m_of_the_counters(solo: Solo) -> None:
 
 @every_candidate
 def test_greedy_answers_do_not_diverge(solo: Solo, reference: Reference) -> None:
-    """At float32 and concurrency 1 the candidate answers what the baseline does, near-ties apart."""
+    """At float32 and concurrency 1 a candidate answers what the baseline does, near-ties apart."""
     partings = [
         first_divergence(known.ids, streamed.token_ids(), known.top_gaps)
         for known, streamed in zip(reference, solo.streams, strict=True)

@@ -196,6 +196,8 @@ class Attempt(ExchangeHandler):
         row.event_offset_s = report.event_offsets_s
         row.event_tokens = report.event_tokens
         row.gap_p99_s = report.burst_gap_p99_s
+        row.stream_cycles = report.stream_cycles
+        row.block_cycles = report.block_cycles
         self._fill_spec(report.spec)
 
     def _fill_body(self, body: Body | None) -> None:

@@ -76,6 +76,8 @@ class Row:
     spec_cycles: int | None = None
     spec_drafted: int | None = None
     spec_accepted: int | None = None
+    stream_cycles: int | None = None
+    block_cycles: int | None = None
     content_hash: str | None = None
     system_fingerprint: str | None = None
     event_offset_s: Sequence[float] | None = field(default=None, repr=False)

@@ -197,29 +197,30 @@ _LENGTH_MISSES = ("short_output", "long_output")
 def _speculation(measured: Columns, record: Mapping[str, Any]) -> dict[str, Any]:
     """M by three ways, each named; acceptance never stands alone."""
     pages = [page for page in record.get("engine", ()) if "missing" not in page]
-    cycles, tokens = measured.total("spec_cycles"), measured.total("decode_tokens")
     accepted, drafted = measured.total("spec_accepted"), measured.total("spec_drafted")
-    events, answers = measured.total("events"), float(np.sum(measured.known("decode_tokens")))
-    steps = events - answers if events is not None else None
     return {
         "m_counters": pages[0].get("m") if len(pages) == 1 else None,
         "cycle_s": pages[0].get("cycle_s") if len(pages) == 1 else None,
         "k": pages[0].get("k") if len(pages) == 1 else None,
         "acceptance": pages[0].get("acceptance") if len(pages) == 1 else None,
         "per_drafted_step": pages[0].get("per_drafted_step") if len(pages) == 1 else None,
-        "m_block": _block_m(tokens, accepted),
-        "block_cycles": cycles,
+        "m_block": _m(measured, "block_cycles"),
+        "block_cycles": measured.total("block_cycles"),
+        "drafted_cycles": measured.total("spec_cycles"),
         "block_acceptance": accepted / drafted if accepted is not None and drafted else None,
-        "m_stream_estimate": tokens / steps if tokens is not None and steps else None,
+        "m_stream_estimate": _m(measured, "stream_cycles"),
     }
 
 
-def _block_m(tokens: float | None, accepted: float | None) -> float | None:
-    """decode tokens / (decode tokens − accepted): every step commits one token of the target and
-    the accepted drafts, so steps = tokens − accepted (core report, block_cycles)."""
-    if tokens is None or accepted is None or tokens <= accepted:
-        return None
-    return tokens / (tokens - accepted)
+def _m(measured: Columns, cycles: str) -> float | None:
+    """Decode tokens / cycles, a ratio of sums over the answers in which both are known.
+
+    The core counts the cycles (report.block_cycles, report.stream_cycles): like decode_tokens
+    they leave out what a merged first read hides.
+    """
+    both = measured.known("decode_tokens") & measured.known(cycles)
+    total = float(np.sum(measured.numbers(cycles)[both]))
+    return float(np.sum(measured.numbers("decode_tokens")[both])) / total if total else None
 
 
 def _cost(good: int, record: Mapping[str, Any]) -> dict[str, Any] | None:
