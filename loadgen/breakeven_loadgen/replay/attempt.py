@@ -75,13 +75,12 @@ class Attempt(ExchangeHandler):
         self._exchange: Exchange | None = None
         self._not_a_stream = False
 
-    def send(self, body: bytes, cohort: str) -> None:
+    def send(self, body: bytes, cohort: str, sent_mono: float) -> None:
         """Hand the request to the connection pool; it is written in this turn of the loop when a
-        connection is idle, else as soon as a new one stands."""
+        connection is idle, else as soon as a new one stands. `sent_mono`: now, monotonic."""
         s = self._sending
         headers = (*s.headers, (b"x-breakeven-cohort", cohort.encode()))
         request = Request(b"POST", s.target, headers, body)
-        sent_mono = time.monotonic()
         self._exchange = s.pool.start(request, self, deadlines=s.deadlines)
         row = self.row
         row.sent_s = sent_mono - self._start_s

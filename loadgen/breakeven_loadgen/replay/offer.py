@@ -121,9 +121,10 @@ class Offer:
         row.content_hash = body.content_hash
         attempt = Attempt(self._sending, row, self.start_s, self._ended)
         self._running[row.index] = attempt
-        self.inflight.change(+1, time.monotonic())
         self.idle.clear()
-        attempt.send(body.data, row.cohort)
+        sent_mono = time.monotonic()
+        self.inflight.change(+1, sent_mono)
+        attempt.send(body.data, row.cohort, sent_mono)
         self.counts.sent += 1
         self.counts.last_lag_s = row.lag_s or 0.0
         self.counts.worst_lag_s = max(self.counts.worst_lag_s, self.counts.last_lag_s)
@@ -131,7 +132,8 @@ class Offer:
     def _ended(self, attempt: Attempt) -> None:
         row = attempt.row
         del self._running[row.index]
-        self.inflight.change(-1, time.monotonic())
+        assert row.end_s is not None
+        self.inflight.change(-1, self.start_s + row.end_s)
         self._finish(row)
 
     def _close(self, row: Row, verdict: Verdict, error_class: str) -> None:

@@ -49,8 +49,12 @@ class Spool:
         self._waiting: list[tuple[str, Row]] = []
         try:
             self._file = open(self.path, "wb", buffering=0)  # noqa: SIM115 - lives as long as we
+        except OSError as error:
+            raise disk_error(error, self.path) from None
+        try:
             self._writer = pa.ipc.new_stream(self._file, SPOOL_SCHEMA)
         except OSError as error:
+            self._file.close()
             raise disk_error(error, self.path) from None
 
     def start(self, row: Row) -> None:

@@ -139,7 +139,6 @@ async def _post(
     pool: EnginePool, headers: Headers, path: str, body: dict[str, Any]
 ) -> dict[str, Any] | None:
     """The JSON object of a 200, else None."""
-    headers = (*headers, (b"Content-Type", b"application/json"))
     try:
         response = await pool.fetch(
             "POST", path, headers, orjson.dumps(body), deadlines=PROBE_DEADLINES
