@@ -218,21 +218,30 @@ class SimEngine:
         emissions: list[Emission] = []
         done: list[Sequence] = []
         k, end_s = step.k, step.end_s
+        # The hot loop of every offline study: locals, no calls. Chunks append to _decoding later.
         for sequence in self._decoding[: step.decodes]:
             accepted = 0
             if k:
                 draw, survival = sequence.rng.random(), sequence.survival
                 while accepted < k and draw < survival[accepted]:
                     accepted += 1
-            tokens = min(accepted + 1, sequence.wanted - sequence.output)
-            sequence.context += tokens
-            emissions.append((sequence, tokens, accepted, k))
-            if self._commit(sequence, tokens, end_s):
+            tokens = accepted + 1
+            left = sequence.wanted - sequence.output
+            if tokens >= left:
+                tokens = left
                 done.append(sequence)
+            sequence.context += tokens
+            sequence.output += tokens
+            sequence.steps += 1
+            sequence.last_s = end_s
+            if sequence.keep_events:
+                sequence.event_s.append(end_s)
+                sequence.event_tokens.append(tokens)
+            emissions.append((sequence, tokens, accepted, k))
         for sequence, chunk in self._chunks:
             if sequence.finish is None and self._prefilled(sequence, chunk):
                 emissions.append((sequence, 1, 0, 0))
-                if self._commit(sequence, 1, end_s):
+                if self._first_or_resumed(sequence, end_s):
                     done.append(sequence)
         for sequence in done:
             sequence.finish = sequence.natural_finish
@@ -253,17 +262,14 @@ class SimEngine:
     def _fit_lookahead(self, k: int) -> bool:
         """Give each decode room for k + 1 tokens; preempt the last admitted while one lacks it."""
         preempted = False
-        index = 0
-        decoding = self._decoding
-        while index < len(decoding):
-            sequence = decoding[index]
-            need = sequence.context + k + 1 - sequence.capacity
-            if need > 0 and not self._grow(sequence, need):
+        ahead = k + 1
+        for sequence in [s for s in self._decoding if s.context + ahead > s.capacity]:
+            # A preemption may have taken it in the meantime: its capacity is 0 then.
+            while sequence.capacity and not self._grow(
+                sequence, sequence.context + ahead - sequence.capacity
+            ):
                 self._preempt(self._admitted[-1])
                 preempted = True
-                index = 0
-                continue
-            index += 1
         return preempted
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
@@ -337,16 +343,16 @@ class SimEngine:
         self._decoding.append(sequence)
         return True
 
-    def _commit(self, sequence: Sequence, tokens: int, end_s: float) -> bool:
-        """Book the tokens of one emission; True when the sequence is complete."""
-        sequence.output += tokens
+    def _first_or_resumed(self, sequence: Sequence, end_s: float) -> bool:
+        """Book the one token that ends a prefill; True when the sequence is complete."""
+        sequence.output += 1
         sequence.steps += 1
         if sequence.first_s is None:
             sequence.first_s = end_s
         sequence.last_s = end_s
         if sequence.keep_events:
             sequence.event_s.append(end_s)
-            sequence.event_tokens.append(tokens)
+            sequence.event_tokens.append(1)
         return sequence.output >= sequence.wanted
 
 
