@@ -130,7 +130,7 @@ def stream(
     return Streamed(observer.finish(time.monotonic(), ending), received)
 
 
-def until(what: Callable[[], bool], *, deadline_s: float = 60.0, poll_s: float = 0.05) -> None:
+def until(what: Callable[[], bool], *, deadline_s: float = 180.0, poll_s: float = 0.1) -> None:
     """Asks again until it is true; fails at the deadline. State is waited for, never a time."""
     deadline = time.monotonic() + deadline_s
     while not what():

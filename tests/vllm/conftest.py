@@ -17,9 +17,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks everything here `vllm`, and puts the tests of one arm together."""
+    """Marks what needs a server `vllm`, and puts the tests of one arm together."""
     ours = [item for item in items if item.path.parent == HERE]
-    for item in ours:
+    for item in [i for i in ours if "held_engines" in getattr(i, "fixturenames", ())]:
         item.add_marker(pytest.mark.vllm)
         item.add_marker(pytest.mark.timeout(900))
     ours.sort(key=_arm_order)

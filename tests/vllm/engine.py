@@ -30,7 +30,7 @@ TARGET = MODELS / "smollm2-135m"
 DRAFT = MODELS / "smollm2-drop2"
 MODEL_NAME = "smol"
 
-READY_DEADLINE_S = 300.0
+READY_DEADLINE_S = 600.0
 """A first start compiles thousands of modules and takes 60 s on two free cores; 30 s afterwards."""
 END_DEADLINE_S = 20.0
 POLL_S = 0.2
