@@ -106,8 +106,9 @@ class Cell:
 
     @property
     def clears(self) -> bool:
-        """Pays, and every floor is shown to be kept."""
-        return self.word is Word.PAYS and all(floor.held for floor in self.floors)
+        """Pays by an amount worth having, and every floor is shown to be kept."""
+        worth = self.margin is None or self.margin.value >= MIN_GAIN
+        return self.word is Word.PAYS and worth and all(floor.held for floor in self.floors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,13 @@ from breakeven_loadgen.judge.dataset import (
     RunData,
     Traffic,
 )
-from breakeven_loadgen.judge.figures import Rows
+from breakeven_loadgen.judge.figures import COLUMNS, Rows
 from breakeven_sim.drafts import Draft
 from breakeven_sim.engine import EngineConfig, SimEngine, run
-from breakeven_sim.model import ENGINES
+from breakeven_sim.model import ENGINES, Engine
 
+WORD_COLUMNS = ("cohort", "verdict", "finish_reason", "sampling", "stream", "warmup",
+                "content_hash", "system_fingerprint")  # fmt: skip
 EVIDENCE = Labels(EngineKind.REAL, ContentKind.REAL, AcceptanceKind.MEASURED)
 """Labels that let the table speak as it would on real data; tests that use them say so."""
 SIMULATED = Labels(EngineKind.SIMULATED, ContentKind.SYNTHETIC, AcceptanceKind.SYNTHETIC)
@@ -41,7 +43,7 @@ DRAIN_S = 60.0
 
 
 @dataclass(frozen=True)
-class Traffic_:
+class Shape:
     """What arrives: Poisson, log-normal lengths, cohorts by share."""
 
     prompt: tuple[float, float] = (180.0, 0.8)
@@ -58,7 +60,7 @@ class Arm:
 
     draft: Draft | None = None
     k: int = 0
-    engine: str = "8b-h100"
+    engine: Engine = ENGINES["8b-h100"]
     by_cohort: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     prefix_caching: bool = True
     fleet: Fleet = field(default_factory=lambda: Fleet(usd_per_gpu_hour=3.0))
@@ -91,7 +93,7 @@ class Arrived:
     prefix: int
 
 
-def window(traffic: Traffic_, rate: float, seconds: float, seed: int) -> list[Arrived]:
+def window(traffic: Shape, rate: float, seconds: float, seed: int) -> list[Arrived]:
     """The arrivals of one trace window; the same for every arm."""
     rng = random.Random(seed)
     names, weights = list(traffic.cohorts), list(traffic.cohorts.values())
@@ -116,7 +118,7 @@ def simulate(
 ) -> tuple[Rows, dict[str, Any], float]:
     """One run: (rows, accounting of the metrics page, seconds until the last response)."""
     config = EngineConfig(
-        ENGINES[arm.engine], arm.draft, arm.k, prefix_caching=arm.prefix_caching, seed=seed
+        arm.engine, arm.draft, arm.k, prefix_caching=arm.prefix_caching, seed=seed
     )
     engine = SimEngine(config)
     sequences = []
@@ -175,9 +177,7 @@ def _shape(sequence: Any, arm: Arm, one: Arrived) -> None:
 
 def _rows(arrivals: Sequence[Arrived], sequences: Sequence[Any], slo: SLO, factor: float) -> Rows:
     n = len(arrivals)
-    names = ("ttft_s", "tpot_s", "gap_p99_s", "gap_max_s", "e2e_s", "decode_s", "decode_tokens",
-             "events", "prompt_tokens", "output_tokens", "spec_accepted", "spec_drafted",
-             "max_burst_tokens")  # fmt: skip
+    names = tuple(name for name in COLUMNS if name not in WORD_COLUMNS)
     columns = {name: np.full(n, np.nan) for name in names}
     verdicts = []
     for i, (one, sequence) in enumerate(zip(arrivals, sequences, strict=True)):
@@ -230,7 +230,7 @@ class Plan:
     )
     blocks: int = 8
     window_s: float = 12.0
-    traffic: Traffic_ = field(default_factory=Traffic_)
+    traffic: Shape = field(default_factory=Shape)
     noise: Noise = field(default_factory=Noise)
     slo: SLO = TIGHT_SLO
     contract: ContractRecord | None = field(default_factory=ContractRecord)
@@ -238,7 +238,7 @@ class Plan:
     seed: int = 1
     aa: bool = True
     alter: Mapping[str, Alter] = field(default_factory=dict)
-    cells: Mapping[Traffic, Traffic_] = field(default_factory=dict)
+    cells: Mapping[Traffic, Shape] = field(default_factory=dict)
     """Cells before promotion: what they replay, at the lowest rate."""
 
 

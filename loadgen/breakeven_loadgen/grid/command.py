@@ -10,6 +10,8 @@ import orjson
 from breakeven.errors import InputError
 from breakeven.exitcodes import ExitCode
 
+from .policy_command import policy_command
+
 
 @click.group("grid")
 def grid_group() -> None:
@@ -22,6 +24,8 @@ def grid_group() -> None:
       loadgen decide out/grid
     """
 
+
+grid_group.add_command(policy_command)
 
 GRID_FILE = click.argument("grid", type=click.Path(path_type=Path, dir_okay=False))
 

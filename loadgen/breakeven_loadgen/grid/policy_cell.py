@@ -58,9 +58,12 @@ class PolicyCell:
     Attributes:
         url, admin: the gateway's traffic and admin port.
         low_rps, high_rps: offered rates in total, on either side of both thresholds.
-        hold_s: seconds at each level: longer than window + dwell of the policy plus the 30 s
+        hold_s: seconds at each low level: longer than window + dwell of the policy plus the 30 s
             over which a load is defined, or the gateway cannot follow.
-        cycles: times low → high; the run ends low.
+        high_hold_s: the same at each high level; None: as long. A rate far above the thresholds
+            shows in fewer than the 30 s.
+        cycles: times high → low; the run begins and ends high, as a gateway begins on the
+            baseline.
         in_tokens, out_tokens: lengths of every request.
     """
 
@@ -70,6 +73,7 @@ class PolicyCell:
     low_rps: float
     high_rps: float
     hold_s: float
+    high_hold_s: float | None = None
     cycles: int = 2
     in_tokens: int = 64
     out_tokens: int = 32
@@ -112,20 +116,26 @@ class PolicyReport:
 
 
 def levels_of(cell: PolicyCell) -> tuple[Level, ...]:
-    """low, high, low, high, …, low."""
-    count = 2 * cell.cycles + 1
-    return tuple(
-        Level(i * cell.hold_s, cell.high_rps if i % 2 else cell.low_rps) for i in range(count)
-    )
+    """high, low, high, …, low, high."""
+    high_s = cell.high_hold_s if cell.high_hold_s is not None else cell.hold_s
+    found, start_s = [], 0.0
+    for i in range(2 * cell.cycles + 1):
+        rps, hold_s = (cell.low_rps, cell.hold_s) if i % 2 else (cell.high_rps, high_s)
+        found.append(Level(start_s, rps, hold_s))
+        start_s += hold_s
+    return tuple(found)
 
 
 def arrivals_of(cell: PolicyCell) -> list[Arrival]:
-    """Poisson arrivals at each level's rate, from one seeded generator."""
+    """Poisson arrivals at each level's rate, from one seeded generator.
+
+    One more arrives at 0: a replay counts its times from the first arrival.
+    """
     rng = np.random.default_rng(cell.seed)
-    found: list[Arrival] = []
+    found = [Arrival(0.0, cell.in_tokens, cell.out_tokens)]
     for level in levels_of(cell):
-        count = int(rng.poisson(level.rps * cell.hold_s))
-        times = np.sort(rng.uniform(level.start_s, level.start_s + cell.hold_s, count))
+        count = int(rng.poisson(level.rps * level.hold_s))
+        times = np.sort(rng.uniform(level.start_s, level.end_s, count))
         found += [Arrival(float(t), cell.in_tokens, cell.out_tokens) for t in times]
     return found
 
@@ -186,6 +196,9 @@ class Watcher:
         except NotReadyError:
             self.missed += 1
             return
+        self._take(rows)
+
+    def _take(self, rows: Sequence[dict[str, str]]) -> None:
         for row in rows:
             if row["arm"] == self._arm:
                 self._rows[row["at"], row["from"], row["to"], row["reason"]] = row
@@ -268,7 +281,7 @@ def _report(
     serving: bool,
 ) -> PolicyReport:  # fmt: skip
     levels = levels_of(cell)
-    end_s = cell.hold_s * len(levels)
+    end_s = levels[-1].end_s
     crossed = crossings(levels, break_even_rps, serving)
     table = pq.read_table(result.requests)
     columns = Columns(table)

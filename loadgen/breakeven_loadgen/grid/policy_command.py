@@ -16,7 +16,8 @@ from breakeven.units import parse_duration
 @click.option("--admin", required=True, help="Its admin port, e.g. http://127.0.0.1:8101.")
 @click.option("--low", type=float, required=True, help="req/s in total, below both thresholds.")
 @click.option("--high", type=float, required=True, help="req/s in total, above both.")
-@click.option("--hold", required=True, help="Time at each rate: above window + dwell + 30 s.")
+@click.option("--hold", required=True, help="Time at the low rate: above window + dwell + 30 s.")
+@click.option("--high-hold", help="Time at the high rate, if not --hold.")
 @click.option("--cycles", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--out", required=True, help="Result folder.")
 @click.option("--in-tokens", type=click.IntRange(min=1), default=64, show_default=True)
@@ -26,8 +27,9 @@ from breakeven.units import parse_duration
 @click.option("--force", is_flag=True, help="Overwrite the results in --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def policy_command(
-    url: str, admin: str, low: float, high: float, hold: str, cycles: int, out: str,
-    in_tokens: int, out_tokens: int, model: str | None, seed: int, force: bool, as_json: bool,
+    url: str, admin: str, low: float, high: float, hold: str, high_hold: str | None,
+    cycles: int, out: str, in_tokens: int, out_tokens: int, model: str | None, seed: int,
+    force: bool, as_json: bool,
 ) -> ExitCode:  # fmt: skip
     """Drive the offered rate across a gateway's thresholds and check what it did.
 
@@ -42,6 +44,7 @@ def policy_command(
 
     cell = PolicyCell(
         url=url, admin=admin, out=out, low_rps=low, high_rps=high, hold_s=parse_duration(hold),
+        high_hold_s=None if high_hold is None else parse_duration(high_hold),
         cycles=cycles, in_tokens=in_tokens, out_tokens=out_tokens, model=model, seed=seed,
         force=force,
     )  # fmt: skip
@@ -50,9 +53,8 @@ def policy_command(
         click.echo(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
     else:
         late = ", ".join(f"{s:.1f}" for s in report.late_s) or "none"
-        click.echo(
-            f"policy cell: {'passed' if report.passed else 'NOT passed'} ({report.evidence})"
-        )
+        word = "passed" if report.passed else "NOT passed"
+        click.echo(f"policy cell: {word} ({report.evidence})")
         for why in report.why_not:
             click.echo(f"  {why}")
         click.echo(f"switches       {report.switches} of {report.expected_switches} expected")
@@ -61,9 +63,8 @@ def policy_command(
             f"wrong mode     {report.wrong_mode_s:.1f} s of {report.duration_s:.0f} s "
             f"({report.wrong_mode_share:.1%})"
         )
-        click.echo(
-            f"failed         {sum(report.failed.values())} of {report.offered} {report.failed}"
-        )
+        failed = ", ".join(f"{count} {verdict}" for verdict, count in report.failed.items())
+        click.echo(f"failed         {failed or 0} of {report.offered}")
         for name, found in (("at a switch", report.during), ("otherwise", report.otherwise)):
             gap, p99 = _ms(found.gap_max_s), _ms(found.gap_p99_s)
             click.echo(f"gaps {name:<12} n={found.requests}: p99 {p99}, longest {gap}")

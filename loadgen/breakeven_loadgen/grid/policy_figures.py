@@ -18,10 +18,16 @@ from ..replay.columns import Columns
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A constant rate (req/s in total) from `start_s` on; the last one ends with the run."""
+    """A constant rate (req/s in total) from `start_s` on, for `hold_s` seconds."""
 
     start_s: float
     rps: float
+    hold_s: float
+
+    @property
+    def end_s(self) -> float:
+        """When the next one begins."""
+        return self.start_s + self.hold_s
 
 
 @dataclass(frozen=True, slots=True)

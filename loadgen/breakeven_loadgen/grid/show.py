@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -44,10 +45,12 @@ def estimate_line(found: Estimate) -> str:
 
 def _cells(record: GridRecord) -> Table:
     """One row per cell, arm and rate, with empty result columns: nothing predicted stands there."""
-    table = Table(title="grid (unfilled)", title_justify="left")
+    table = Table(
+        title="grid (unfilled)", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0)
+    )
     for heading in ("cell", "arm", "rate/s", "blocks", *RESULT_COLUMNS):
-        name = heading in ("cell", "arm")
-        table.add_column(heading, justify="left" if name else "right", no_wrap=True)
+        left = heading in ("cell", "arm")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     baseline = record.baseline.name
     candidates = [arm.name for arm in record.candidates]
     empty = [""] * len(RESULT_COLUMNS)
@@ -74,7 +77,7 @@ def _rates(record: GridRecord, which: str) -> list[float]:
 
 
 def _order(record: GridRecord) -> Table:
-    table = Table(title="order", title_justify="left")
+    table = Table(title="order", title_justify="left", box=box.SIMPLE)
     for heading in ("load", "traffic", "block", "runs in order"):
         table.add_column(heading)
     rows: dict[tuple[str, str, int], list[str]] = {}

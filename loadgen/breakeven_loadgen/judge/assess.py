@@ -139,6 +139,14 @@ def _candidate(
 # --- cells --------------------------------------------------------------------------------------
 
 
+def _word(effect: Effect | None) -> Word:
+    """The word of the interval; a gain needs the exact sign-flip test to agree."""
+    word = word_of(_margin(effect))
+    if word is Word.PAYS and effect is not None and effect.p_flip > ALPHA:
+        return Word.INCONCLUSIVE
+    return word
+
+
 def _margin(effect: Effect | None) -> Interval | None:
     """margin = 1 - ratio of seconds per token; the interval turns round with the sign."""
     if effect is None:
@@ -159,7 +167,7 @@ def _whole_line(
     if bound is not None:
         kept.append(bound)
     kept += _quality_floors(book, arm.name, load, contract)
-    margin, word, shaky = _margin(effect), word_of(_margin(effect)), _unstable(pairs)
+    margin, word, shaky = _margin(effect), _word(effect), _unstable(pairs)
     if shaky:
         margin, word = None, _by_completion(pairs)
     found = sheet(pairs, depth(pairs, arm.k), whole=True)
@@ -228,13 +236,13 @@ def _cohort_lines(
                 load=load,
                 rate=book.grid.record.rates[load],
                 margin=None if shaky else _margin(effect),
-                word=Word.INCONCLUSIVE if shaky else word_of(_margin(effect)),
+                word=Word.INCONCLUSIVE if shaky else _word(effect),
                 floors=kept,
                 m=found.m,
                 inflation=found.inflation,
                 share=sum(pair.base.rows for pair in pairs) / rows if rows else 0.0,
                 blocks=len(pairs),
-                blocks_needed=_needed(effect, word_of(_margin(effect))),
+                blocks_needed=_needed(effect, _word(effect)),
                 unstable=shaky,
             )
             out.append(Line(cell, found, effect))
@@ -270,7 +278,7 @@ def _promotion_lines(book: Book, arm: ArmRecord) -> list[Line]:
             effect = log_ratio(*s_per_token(pairs))
             found = sheet(pairs, depth(pairs, arm.k), whole=True)
             margin = _margin(effect)
-            cell = Cell(traffic, load, rate, margin, word_of(margin), m=found.m,
+            cell = Cell(traffic, load, rate, margin, _word(effect), m=found.m,
                         inflation=found.inflation, blocks=len(pairs))  # fmt: skip
             out.append(Line(cell, found, effect, traffic))
     return out

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
+import pyarrow.parquet as pq
 
 from breakeven.costs import Fleet
 from breakeven.errors import InputError
@@ -34,8 +35,8 @@ from breakeven.slo import SLO
 
 from ..replay import results
 from ..replay.columns import Columns
-from ..replay.recover import load
-from .figures import Rows
+from ..replay.engine import ENGINE_FILE
+from .figures import COLUMNS, Rows
 
 GRID = "grid.json"
 VERSION = 1
@@ -165,7 +166,8 @@ class RunData:
         engine: accounting of each metrics page, as provenance.json has it.
         facts: schedule digest, content digest, engine version, fingerprint, model.
         drained_s: from the run's start to its last response.
-        batch: mean number of requests decoding, by Little's law; NaN unknown.
+        gauges: of engine.parquet, what was sampled: requests_waiting (mean), kv_cache_usage and
+            device_memory_used_bytes (highest), each only where it was exposed.
     """
 
     plan: PlannedRun
@@ -175,6 +177,7 @@ class RunData:
     engine: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, str | None]
     drained_s: float
+    gauges: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +277,19 @@ def read_run(folder: Path, plan: PlannedRun) -> RunData | None:
     place = folder / plan.folder
     if not (place / results.SUMMARY).exists():
         return None
-    table, provenance, result = load(place)
+    provenance = results.read_record(place)
     if provenance.get("state") != "finished":
         return None
+    summary = _json(place / results.SUMMARY, "run the grid again")
+    table = results.read_rows(place)
+    missing = sorted(set(COLUMNS) - set(table.column_names))
+    if missing:
+        raise InputError(
+            f"{results.REQUESTS} lacks the column {missing[0]}", file=os.fspath(place),
+            mend="it was written by another release: run the grid again with this one",
+        )  # fmt: skip
     target = provenance.get("target", {})
-    gates = {g["name"]: (g["passed"], g["reason"]) for g in result.summary["gates"]}
+    gates = {g["name"]: (g["passed"], g["reason"]) for g in summary["gates"]}
     rows = Rows.of(Columns(table, float(provenance.get("epsilon_s", 0.002))))
     prints = {word for word in table["system_fingerprint"].to_pylist() if word}
     return RunData(
@@ -295,7 +306,35 @@ def read_run(folder: Path, plan: PlannedRun) -> RunData | None:
             "system_fingerprint": prints.pop() if len(prints) == 1 else None,
         },
         drained_s=float(provenance.get("drained_s") or 0.0),
+        gauges=_gauges(place / ENGINE_FILE),
     )
+
+
+def _gauges(path: Path) -> dict[str, float]:
+    """Means and peaks of the sampled gauges; sources (several pages, several devices) add up."""
+    if not path.exists():
+        return {}
+    samples = pq.read_table(path).to_pydict()
+    seen: dict[tuple[str, str], list[float]] = {}
+    for source, name, value in zip(
+        samples["source"], samples["name"], samples["value"], strict=True
+    ):
+        if name in _GAUGES:
+            seen.setdefault((name, source), []).append(value)
+    out: dict[str, float] = {}
+    for (name, _), values in seen.items():
+        part = sum(values) / len(values) if _GAUGES[name] == "mean" else max(values)
+        joined = max if name == "kv_cache_usage" else float.__add__
+        out[name] = joined(out[name], float(part)) if name in out else float(part)
+    return out
+
+
+_GAUGES = {
+    "requests_waiting": "mean",
+    "requests_running": "mean",
+    "kv_cache_usage": "max",
+    "device_memory_used_bytes": "max",
+}
 
 
 def _content_digest(hashes: list[str | None]) -> str | None:

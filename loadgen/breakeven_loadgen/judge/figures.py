@@ -30,8 +30,13 @@ MISFORMED = (Verdict.MALFORMED.value, Verdict.TRUNCATED.value)
 
 _FLOATS = (
     "ttft_s", "tpot_s", "gap_p99_s", "gap_max_s", "e2e_s", "decode_s", "decode_tokens", "events",
-    "prompt_tokens", "output_tokens", "spec_accepted", "spec_drafted", "max_burst_tokens",
+    "prompt_tokens", "output_tokens", "block_cycles", "max_burst_tokens",
 )  # fmt: skip
+
+
+COLUMNS = (*_FLOATS, "cohort", "verdict", "finish_reason", "sampling", "stream", "warmup",
+           "content_hash", "system_fingerprint")  # fmt: skip
+"""Columns of requests.parquet that the judge reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,8 @@ class Figures:
         decode_s, decode_tokens: over whole answers with known counts.
         steps: engine outputs after the first, over answers whose tokens are counted.
         step_tokens: tokens after the first of those.
-        accepted: accepted drafts of answers that carried a speculation block; None without.
+        block_steps, block_tokens: cycles by the response's own speculation block, and the tokens
+            after the first of the same answers; 0 without such blocks.
         ttft_s, tpot_s, gap_s, e2e_s: {"p50", "p95", "p99"} of answered requests; None without.
         ttft_sum_s, e2e_sum_s: sums over answered streams, for TTFT's share of a response.
     """
@@ -111,7 +117,8 @@ class Figures:
     decode_tokens: float
     steps: float
     step_tokens: float
-    accepted: float | None
+    block_steps: float
+    block_tokens: float
     prompt_tokens: float
     output_tokens: float
     finish: Mapping[str, int]
@@ -153,7 +160,7 @@ def figures(rows: Rows, slo: SLO) -> Figures:
     steps = rows["events"] - 1
     counted = whole & (steps > 0)
     streams = answered & rows.stream & np.isfinite(rows["ttft_s"]) & np.isfinite(rows["e2e_s"])
-    spec = whole & np.isfinite(rows["spec_accepted"])
+    spec = whole & (rows["block_cycles"] > 0)
     outputs = rows["output_tokens"][answered]
     bursts = rows["max_burst_tokens"][answered]
     return Figures(
@@ -168,7 +175,8 @@ def figures(rows: Rows, slo: SLO) -> Figures:
         decode_tokens=float(np.sum(rows["decode_tokens"][whole])),
         steps=float(np.sum(steps[counted])),
         step_tokens=float(np.sum(rows["decode_tokens"][counted])),
-        accepted=float(np.sum(rows["spec_accepted"][spec])) if np.any(spec) else None,
+        block_steps=float(np.sum(rows["block_cycles"][spec])),
+        block_tokens=float(np.sum(rows["decode_tokens"][spec])),
         prompt_tokens=float(np.nansum(rows["prompt_tokens"])),
         output_tokens=float(np.nansum(outputs)),
         finish=_counts(rows.finish[answered]),
@@ -242,7 +250,8 @@ def summed(parts: list[Figures]) -> Figures:
             decode_tokens=out.decode_tokens + part.decode_tokens,
             steps=out.steps + part.steps,
             step_tokens=out.step_tokens + part.step_tokens,
-            accepted=_plus(out.accepted, part.accepted),
+            block_steps=out.block_steps + part.block_steps,
+            block_tokens=out.block_tokens + part.block_tokens,
             prompt_tokens=out.prompt_tokens + part.prompt_tokens,
             output_tokens=out.output_tokens + part.output_tokens,
             finish={k: out.finish.get(k, 0) + part.finish.get(k, 0)
@@ -257,10 +266,6 @@ def summed(parts: list[Figures]) -> Figures:
             max_burst_tokens=_max(out.max_burst_tokens, part.max_burst_tokens),
         )  # fmt: skip
     return out
-
-
-def _plus(a: float | None, b: float | None) -> float | None:
-    return b if a is None else a if b is None else a + b
 
 
 def _max(a: float | None, b: float | None) -> float | None:

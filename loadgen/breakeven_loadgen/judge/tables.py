@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -39,10 +40,11 @@ def print_decision(decided: Decided, folder: Path, console: Console) -> None:
 
 def margins(candidate: Candidate) -> Table:
     """Cohort by rate: word, margin with interval, C/T beside M, broken floors."""
-    table = Table(title=f"{candidate.arm.name} against the baseline", title_justify="left")
-    for heading in ("cohort", "rate/s", "word", "margin [95 %]", "M", "C/T", "T ms", "blocks",
-                    "floors"):  # fmt: skip
-        table.add_column(heading, justify="left" if heading in ("cohort", "floors") else "right")
+    title = f"{candidate.arm.name} against the baseline"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in ("cohort", "/s", "word", "margin [95 %]", "M", "C/T", "T ms", "n", "floors"):
+        left = heading in ("cohort", "floors")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "floors")
     for line in candidate.lines:
         cell = line.cell
         broken = ", ".join(floor.name for floor in cell.broken)
@@ -63,7 +65,7 @@ def margins(candidate: Candidate) -> Table:
 
 def gate_table(decided: Decided) -> Table:
     """Validity gates per candidate."""
-    table = Table(title="validity gates", title_justify="left")
+    table = Table(title="validity gates", title_justify="left", box=box.SIMPLE)
     for heading in ("arm", "gate", "", "figures"):
         table.add_column(heading)
     words = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]not evaluated[/]"}
@@ -75,7 +77,7 @@ def gate_table(decided: Decided) -> Table:
 
 def costs(decided: Decided) -> Table:
     """Dollars per 1,000 good responses, pooled over blocks."""
-    table = Table(title="cost per 1,000 good responses", title_justify="left")
+    table = Table(title="cost per 1,000 good responses", title_justify="left", box=box.SIMPLE)
     for heading in ("arm", "rate/s", "$", "$/h of the fleet"):
         table.add_column(heading, justify="left" if heading == "arm" else "right")
     for cost in decided.assessment.costs:
@@ -92,5 +94,5 @@ def interval(found: Interval | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Two decimals; what is not known says so."""
-    return "not exposed" if value is None else f"{value:.2f}"
+    """Two decimals; – is not exposed."""
+    return "–" if value is None else f"{value:.2f}"

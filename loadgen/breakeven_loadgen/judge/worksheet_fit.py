@@ -69,8 +69,8 @@ def _m(pairs: Sequence[Pair], arm: Figures, whole: bool) -> tuple[float | None, 
         m = counters_m(pairs)
         if m is not None:
             return m, "counters"
-    if arm.accepted is not None and arm.decode_tokens > arm.accepted:
-        return arm.decode_tokens / (arm.decode_tokens - arm.accepted), "block"
+    if arm.block_steps > 0:
+        return arm.block_tokens / arm.block_steps, "block"
     if arm.m is not None:
         return arm.m, "stream"
     return None, None
