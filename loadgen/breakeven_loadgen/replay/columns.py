@@ -39,6 +39,8 @@ class Columns:
     def numbers(self, name: str) -> Floats:
         """A numeric column; NaN where unknown."""
         found = self._numbers.get(name)
+        if found is None and name not in self._table.schema.names:
+            found = self._numbers[name] = np.full(len(self), np.nan)  # an older release's file
         if found is None:
             found = arrow.numbers(arrow.whole(self._table[name]))
             self._numbers[name] = found
