@@ -137,7 +137,7 @@ def test_kill_9_loses_at_most_the_last_second(tmp_path: Path) -> None:
         process.communicate()
     rows, record, result = load(out)
     assert record["state"] == "killed"
-    assert rows.num_rows >= offered - 4 * 40, "the last second, and flushes that a busy machine delays"
+    assert rows.num_rows >= offered - 4 * 40, "the last second, and what a busy machine delays"
     assert rows["index"].to_pylist() == list(range(rows.num_rows))
     assert set(rows["verdict"].to_pylist()) <= {"good", "interrupted", "truncated"}
     summary = result.summary
