@@ -43,6 +43,12 @@ QUIET = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CACHE_ROOT": str(VENV / "cache"),
     "PYTHONPATH": str(Path(__file__).parent),  # oracle_proposer
+    # One thread that may run on any core: two servers, proxy and generator share two cores, and
+    # vLLM's default pins the threads of every server to the same one.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    # vLLM warns that speculation on CPU is slow without it; it comes with the wheel.
+    "LD_PRELOAD": str(VENV / "lib" / "libiomp5.so"),
 }
 SERVE = (
     "--served-model-name", MODEL_NAME,

@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "real-gpu.md"
 
 
 def test_the_grid_of_the_gpu_page_is_valid(tmp_path: Path) -> None:
-    """The GRID.yaml of the page passes the grid's checks; its arms differ in nothing but the draft."""
+    """The GRID.yaml of the page passes the grid's checks; arms differ in the draft alone."""
     found = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
     assert len(found) == 1
     path = tmp_path / "GRID.yaml"
