@@ -38,4 +38,4 @@ class Load:
 BASELINE = ArmPlan("baseline", "baseline", ())
 CANDIDATE = ArmPlan("ngram-k5", "candidate", ("--draft", "ngram", "--k", "5"))
 ARMS = (BASELINE, CANDIDATE)
-LOADS = (Load(2.0, 10.0), Load(28.0, 8.0))
+LOADS = (Load(2.0, 9.0), Load(28.0, 7.0))

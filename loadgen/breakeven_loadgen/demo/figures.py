@@ -122,7 +122,7 @@ def _sign(margin: float) -> int:
 
 def _part(c: Cell) -> str:
     word = {1: "pays", 0: "breaks even", -1: "loses"}[_sign(c.margin or 0.0)]
-    text = f"{word} at {c.rate:g}/s (margin {(c.margin or 0.0) * 100:+.0f} %"
+    text = f"{word} at {c.rate:g}/s (margin {(c.margin or 0.0) * 100:+.0f} %".replace("-", "−")
     if c.inflation is not None and c.m is not None:
         text += f": a cycle costs {c.inflation:.2f}× and commits {c.m:.2f} tokens"
     return text + ")"

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -39,7 +39,7 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM while a replay ran; what it measured so far is in the folder."""
 
 
-def demo(folder: Path, screen: Screen) -> ExitCode:
+def demo(folder: Path, screen: Screen, loads: Sequence[Load] = LOADS) -> ExitCode:
     """Run everything into `folder`.
 
     Returns:
@@ -51,10 +51,10 @@ def demo(folder: Path, screen: Screen) -> ExitCode:
     logs.mkdir(parents=True, exist_ok=True)
     with terminable(), Children(logs) as children:
         screen.opening(folder)
-        arms = [_start(children, plan) for plan in ARMS]
+        arms = _start(children)
         screen.started(arms)
         cells: list[Cell] = []
-        for load in LOADS:
+        for load in loads:
             for arm in arms:
                 cells.append(_cell(folder, arm, load, cells))
                 screen.measured(cells[-1])
@@ -65,20 +65,30 @@ def demo(folder: Path, screen: Screen) -> ExitCode:
     return ExitCode.ERROR if found else ExitCode.OK
 
 
-def _start(children: Children, plan: ArmPlan) -> Arm:
-    """One simulated engine and the proxy in front of it."""
-    engine = children.start(
-        f"engine-{plan.name}",
-        "breakeven_sim",
-        ["serve", "--listen", ANY_PORT, "--preset", PRESET, "--exit-with-parent", *plan.flags],
-    )
-    proxy = children.start(
-        f"proxy-{plan.name}",
-        "breakeven_proxy",
-        ["serve", "--upstream", engine.urls[0], "--arm", plan.name, "--listen", ANY_PORT,
-         "--admin", ANY_PORT],
-    )  # fmt: skip
-    return Arm(plan, engine.urls[0], proxy.urls[0], proxy.urls[1])
+def _start(children: Children) -> list[Arm]:
+    """A simulated engine per arm, then the proxies in front of them; each kind side by side."""
+    serve = ["serve", "--listen", ANY_PORT]
+    engines = [
+        children.start(
+            f"engine-{plan.name}",
+            "breakeven_sim",
+            [*serve, "--preset", PRESET, "--exit-with-parent", *plan.flags],
+        )
+        for plan in ARMS
+    ]
+    urls = [engine.wait_ready().urls[0] for engine in engines]
+    proxies = [
+        children.start(
+            f"proxy-{plan.name}",
+            "breakeven_proxy",
+            [*serve, "--admin", ANY_PORT, "--upstream", url, "--arm", plan.name],
+        )
+        for plan, url in zip(ARMS, urls, strict=True)
+    ]
+    return [
+        Arm(plan, url, *proxy.wait_ready().urls[:2])
+        for plan, url, proxy in zip(ARMS, urls, proxies, strict=True)
+    ]
 
 
 def _cell(folder: Path, arm: Arm, load: Load, done: list[Cell]) -> Cell:

@@ -31,10 +31,22 @@ _PR_SET_PDEATHSIG = 1
 class Child:
     """A running command and the addresses that it printed."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], urls: list[str]) -> None:
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
         self.process = process
-        self.urls = urls
+        self.log = log
+        self.urls: list[str] = []
+
+    def wait_ready(self) -> Child:
+        """Wait for the line that says where it listens.
+
+        Raises:
+            NotReadyError: it ended, or printed no address in time; its log is named.
+        """
+        self.urls = _URL.findall(_first_line(self.process))
+        if not self.urls:
+            raise NotReadyError(f"{self.name} did not start; its log is {self.log}")
+        return self
 
     def alive(self) -> bool:
         """Whether it still runs."""
@@ -61,11 +73,7 @@ class Children:
         self._children: list[Child] = []
 
     def start(self, name: str, module: str, args: list[str]) -> Child:
-        """Run `python -m`-like the entry point of a package and wait for its addresses.
-
-        Raises:
-            NotReadyError: it ended, or printed no address in time; its log is named.
-        """
+        """Run the entry point of a package; `wait_ready` gives its addresses."""
         log = self._logs / f"{name}.log"
         with log.open("wb") as stderr:
             process = subprocess.Popen(
@@ -77,11 +85,8 @@ class Children:
                 start_new_session=True,
                 preexec_fn=_dies_with_parent(),
             )
-        child = Child(name, process, [])
+        child = Child(name, process, log)
         self._children.append(child)
-        child.urls = _URL.findall(_first_line(process))
-        if not child.urls:
-            raise NotReadyError(f"{name} did not start; its log is {log}")
         return child
 
     def dead(self) -> list[str]:

@@ -138,7 +138,7 @@ def _margin(value: float | None) -> Text:
     if value is None:
         return Text(words.UNKNOWN, style="dim")
     style = "dim" if abs(value) < NOTHING else ("bold green" if value > 0 else "bold red")
-    return Text(f"{value * 100:+.1f} %", style=style)
+    return Text(f"{value * 100:+.1f} %".replace("-", "−"), style=style)
 
 
 def _legend() -> Text:
@@ -152,7 +152,7 @@ def _legend() -> Text:
 
 def _client_line(cells: Sequence[Cell]) -> Text:
     seen = [
-        f"{c.client_margin * 100:+.0f} % at {c.rate:g}/s"
+        f"{c.client_margin * 100:+.0f} % at {c.rate:g}/s".replace("-", "−")
         for c in cells
         if c.client_margin is not None
     ]

@@ -74,6 +74,12 @@ class Columns:
         counts = np.nan_to_num(tokens, nan=-1.0).astype(np.int64)
         return offsets, counts, rows
 
+    def event_gaps_s(self) -> Floats:
+        """Pooled gaps between consecutive events of one answer."""
+        offsets, _, rows = self._points()
+        apart: Floats = np.diff(offsets)[np.diff(rows) == 0]
+        return apart
+
     def burst_gaps_s(self) -> Floats:
         """Pooled gaps between bursts: consecutive events of one answer at least ε apart."""
         offsets, _, rows = self._points()

@@ -16,9 +16,13 @@ import pyarrow as pa
 from breakeven.exitcodes import ExitCode, first_of
 from breakeven.slo import OUTSIDE_GOODPUT, Verdict, goodput
 
-from . import gates
 from .columns import Columns
 from .quantiles import latency, plain
+from .validity import as_json, evaluate_gates
+
+MAX_EPSILON_S = 0.002
+EPSILON_SHARE = 0.3
+"""ε = min(2 ms, 0.3 × median event gap) (measurement.md, "burst")."""
 
 FAILED = (
     Verdict.DROPPED,
@@ -63,12 +67,13 @@ def evaluate(rows: pa.Table, record: Mapping[str, Any]) -> dict[str, Any]:
         },
         "latency": _latencies(measured, every),
         "decode": _decode(measured),
-        "tokens": _tokens(every, measured, window_s),
+        "tokens": _tokens(every, measured, window_s, depth(record)),
+        "epsilon": _epsilon(measured, record["epsilon_s"]),
         "speculation": _speculation(measured, record),
         "cost": _cost(counts.get(Verdict.GOOD.value, 0), record),
         "notes": record["notes"],
     }
-    summary["gates"] = [_gate(gate) for gate in _gates(every, measured, record)]
+    summary["gates"] = [as_json(gate) for gate in evaluate_gates(every, measured, record)]
     summary["thresholds"] = _thresholds(summary, record)
     return summary
 
@@ -176,7 +181,33 @@ def _decode(measured: Columns) -> dict[str, Any]:
     }
 
 
-def _tokens(every: Columns, measured: Columns, window_s: float) -> dict[str, Any]:
+def depth(record: Mapping[str, Any]) -> int | None:
+    """k as the engine's page shows it; 0 where it shows no speculation, None without a page."""
+    pages = [page for page in record.get("engine") or () if "missing" not in page]
+    if len(pages) != 1:
+        return None
+    return int(pages[0]["k"] or 0) if pages[0].get("drafts") else 0
+
+
+def _epsilon(measured: Columns, epsilon_s: float) -> dict[str, Any]:
+    """ε used, the one that this run's gaps suggest, and the share of gaps too near to it.
+
+    Suggested: min(2 ms, 0.3 × median event gap); meant for a baseline at low load. Many gaps
+    within a factor of two of ε mean that bursts are cut in two or glued together.
+    """
+    gaps = measured.event_gaps_s()
+    if len(gaps) == 0:
+        return {"used_s": epsilon_s, "suggested_s": None, "near_share": None}
+    near = float(np.mean((gaps > epsilon_s / 2) & (gaps < epsilon_s * 2)))
+    median = float(np.median(gaps[gaps > 0])) if np.any(gaps > 0) else 0.0
+    return {
+        "used_s": epsilon_s,
+        "suggested_s": min(MAX_EPSILON_S, EPSILON_SHARE * median) if median else None,
+        "near_share": near,
+    }
+
+
+def _tokens(every: Columns, measured: Columns, window_s: float, k: int | None) -> dict[str, Any]:
     output = every.numbers("output_tokens")
     complete = measured.numbers("output_tokens")
     bursts = measured.burst_tokens()
@@ -188,6 +219,8 @@ def _tokens(every: Columns, measured: Columns, window_s: float) -> dict[str, Any
         "length_misses": sum(w in _LENGTH_MISSES for w in every.words("error_class")),
         "merged_reads": int(np.nansum(every.numbers("merged_reads"))),
         "burst": plain(bursts) if len(bursts) else None,
+        # More than k + 1 tokens at once is no acceptance: something on the way merged events.
+        "coalesced_bursts": int(np.sum(bursts > k + 1)) if k is not None else None,
     }
 
 
@@ -250,118 +283,3 @@ def _thresholds(summary: Mapping[str, Any], record: Mapping[str, Any]) -> list[s
         shown = "undefined" if share is None else f"{share:.2%}"
         missed.append(f"goodput {shown} is below --min-goodput {least:g} %")
     return missed
-
-
-# --- gates ----------------------------------------------------------------------------------------
-
-
-def _gates(every: Columns, measured: Columns, record: Mapping[str, Any]) -> list[gates.GateResult]:
-    return [
-        _schedule(every, record),
-        _accounting(every, record),
-        _client(record),
-        _stability(measured),
-        _tokens_gate(every, record),
-    ]
-
-
-def _gate(gate: gates.GateResult) -> dict[str, Any]:
-    return {
-        "name": gate.name,
-        "passed": gate.passed,
-        "reason": gate.reason,
-        "figures": dict(gate.figures),
-    }
-
-
-def _schedule(every: Columns, record: Mapping[str, Any]) -> gates.GateResult:
-    lags = every.numbers("lag_s")
-    words = every.words("verdict")
-    unsent = ~every.known("sent_s")
-    scheduled = int(record["schedule"]["arrivals"])
-    stopped = record["state"] != "finished" or bool(record.get("aborted"))
-    interrupted = sum(w == "interrupted" and bool(u) for w, u in zip(words, unsent, strict=True))
-    if stopped:
-        interrupted += scheduled - len(every)
-    last_s = float(record["schedule"]["last_offset_s"])
-    return gates.schedule(
-        scheduled=scheduled,
-        sent=int(np.sum(~unsent)),
-        dropped=sum(w == "dropped" for w in words),
-        interrupted=interrupted,
-        lags_s=lags[~np.isnan(lags)],
-        rate=scheduled / last_s if last_s > 0 else 0.0,
-    )
-
-
-def _accounting(every: Columns, record: Mapping[str, Any]) -> gates.GateResult:
-    clients = record.get("clients")
-    if not clients:
-        return gates.GateResult("accounting", None, "the run was killed: its counters are lost")
-    sent = every.known("sent_s")
-    spans = every.numbers("end_s")[sent] - every.numbers("sent_s")[sent]
-    offered = record.get("offered", len(every))
-    return gates.accounting(
-        inflight_integral_s=sum(client["inflight_integral_s"] for client in clients),
-        row_latency_sum_s=float(np.nansum(spans)),
-        rows=len(every),
-        offered=int(offered),
-        verdicts=Counter(every.words("verdict")),
-    )
-
-
-def _client(record: Mapping[str, Any]) -> gates.GateResult:
-    clients = record.get("clients")
-    if not clients:
-        return gates.GateResult("client", None, "the run was killed: its counters are lost")
-    return gates.client(
-        cpu_shares=[client["cpu_share"] for client in clients],
-        loop_lag_p99_s=max(client["loop_lag_p99_s"] for client in clients),
-        clock_steps=sum(client["clock_steps"] for client in clients),
-    )
-
-
-def _stability(measured: Columns) -> gates.GateResult:
-    answered = measured.where(measured.known("ttft_s"))
-    order = np.argsort(answered.numbers("intended_s"), kind="stable")
-    intended = answered.numbers("intended_s")[order]
-    ttft = answered.numbers("ttft_s")[order]
-    times, inflight = measured.inflight()
-    e2e = answered.numbers("e2e_sent_s")
-    known = e2e[~np.isnan(e2e)]
-    return gates.stability(
-        intended_s=intended,
-        ttft_s=ttft,
-        sample_s=times,
-        inflight=inflight,
-        residence_s=float(np.median(known)) if len(known) else 0.0,
-    )
-
-
-def _tokens_gate(every: Columns, record: Mapping[str, Any]) -> gates.GateResult:
-    pages = record.get("engine") or []
-    usable = [page for page in pages if "missing" not in page]
-    engine = None
-    if usable and len(usable) == len(pages) and all(page["g"] is not None for page in usable):
-        engine = round(sum(page["g"] for page in usable))
-    counted = every.known("output_tokens")
-    sent = every.known("sent_s")
-    words = every.words("verdict")
-    whole = np.array([v not in _UNFINISHED for v in words], bool)
-    one = usable[0] if len(usable) == 1 else {}
-    return gates.tokens(
-        client_tokens=int(np.nansum(every.numbers("output_tokens"))) if np.any(counted) else None,
-        engine_tokens=engine,
-        proxy_tokens=record.get("proxy_tokens"),
-        unfinished=int(np.sum(sent & ~(whole & counted))),
-        counters_reset=any(page["resets"] for page in usable),
-        acceptance=one.get("acceptance"),
-        m=one.get("m"),
-        k=one.get("k") if one.get("drafts") else None,
-    )
-
-
-_UNFINISHED = frozenset(
-    {"cancelled", "timeout", "error", "truncated", "interrupted", "rejected", "malformed"}
-)
-"""Verdicts after which the engine may have made tokens that never reached the client."""

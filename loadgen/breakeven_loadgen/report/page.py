@@ -273,7 +273,8 @@ def _speculation(summary: dict[str, Any]) -> str:
         ["1 + accepted per drafted step", words.number(spec["per_drafted_step"], 3)],
         ["acceptance, never alone", words.share(spec["acceptance"])],
     ]
-    return _table(["speculation", ""], body)
+    known = [line for line in body if not line[1].startswith(words.UNKNOWN)]
+    return _table(["speculation", ""], known)
 
 
 def _engine_charts(folder: Path) -> str:

@@ -24,7 +24,7 @@ margin:18px 0 6px}
 .cards div{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px}
 .cards b,.cards span{display:block;color:var(--dim);font-size:12px;font-weight:500}
 .cards strong{font-size:21px;font-weight:600}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:18px;
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(420px,100%),1fr));gap:18px;
 margin-top:12px}
 figure{margin:0;min-width:0}figcaption{font-weight:600;font-size:14px;margin-bottom:2px}
 svg{width:100%;height:auto;display:block}

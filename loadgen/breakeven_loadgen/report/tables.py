@@ -31,6 +31,8 @@ GATE_MARKS = {
 }
 PLAIN_WIDTH = 112
 """Columns of output that goes into a file or pipe."""
+NEAR_EPSILON = 0.05
+"""Share of gaps near ε above which bursts are not clearly apart."""
 BAR = 24
 """Width of a verdict's bar, characters."""
 
@@ -155,7 +157,7 @@ def token_lines(summary: dict[str, Any]) -> RenderableType:
             Text.assemble(
                 ("bursts      ", "bold"),
                 f"{burst['mean']:.2f} tokens a burst, at most {burst['max']:.0f}; "
-                f"{tokens['merged_reads']:,} merged reads",
+                f"{tokens['merged_reads']:,} merged reads{_coalesced(tokens)}",
             )
         )
     m = spec["m_counters"]
@@ -176,6 +178,11 @@ def token_lines(summary: dict[str, Any]) -> RenderableType:
             )
         )
     return Group(*lines)
+
+
+def _coalesced(tokens: dict[str, Any]) -> str:
+    n = tokens["coalesced_bursts"]
+    return f"; {n:,} above k + 1: events were merged on the way" if n else ""
 
 
 def gate_table(gates: list[dict[str, Any]]) -> Table:
@@ -203,5 +210,11 @@ def notes(summary: dict[str, Any]) -> list[Text]:
     failed = [gate["name"] for gate in summary["gates"] if gate["passed"] is False]
     if failed:
         lines.append(f"not evidence: gate {', '.join(failed)} failed")
+    epsilon = summary["epsilon"]
+    if (epsilon["near_share"] or 0.0) > NEAR_EPSILON:
+        lines.append(
+            f"ε {words.seconds(epsilon['used_s'])} lies among the gaps: "
+            f"{epsilon['near_share']:.0%} of them are within a factor of two of it"
+        )
     found = [Text("\n" + line if not i else line, style="yellow") for i, line in enumerate(lines)]
     return found + [Text(f"note: {note}", style="dim") for note in summary["notes"]]
