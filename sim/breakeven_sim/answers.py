@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from . import wire
 from .generation import Choice, Delta, Flight
+from .options import Options
 from .wire import Envelope
 
 # Stands for the text where an event is cut into what is before and after it.
 _MARK = "\x00"
 _MARK_JSON = wire.dumps(_MARK)
-SpecMetrics = Literal["none", "summary", "detailed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Server flags that change responses, named as vLLM's own flags."""
-
-    force_include_usage: bool = False
-    per_request_spec_decode_metrics: SpecMetrics = "none"
-    per_request_metrics: bool = False
-    request_id_headers: bool = False
 
 
 class Answer:

@@ -7,41 +7,28 @@ import sys
 from pathlib import Path
 
 import click
-import uvloop
 
-from .answers import Options, SpecMetrics
-from .config import DEFAULT_MAX_MODEL_LEN, DEFAULT_MODEL, ServeConfig, engine_config
-from .drafts import DRAFT_NAMES
-from .engine import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
-from .errors import SimError, SimInputError
-from .faults import KINDS, parse_fault
-from .model import ENGINES
-from .serve import serve
-from .sweep import (
+from .defaults import (
     BATCHES,
     CONTEXT_TOKENS,
-    USD_PER_HOUR,
-    Window,
-    arm_named,
-    k_rows,
-    linear_fit,
-    play,
-    static_row,
-    with_margins,
-)
-from .tables import as_json, as_text
-from .wire import VERSION
-from .workload import (
+    DEFAULT_MAX_MODEL_LEN,
+    DEFAULT_MODEL,
+    MAX_NUM_BATCHED_TOKENS,
+    MAX_NUM_SEQS,
     OUTPUT_MEDIAN,
     PROMPT_CLIP,
     PROMPT_MEDIAN,
     PROMPT_SIGMA,
-    Lengths,
-    at_rate,
-    poisson,
-    read_trace,
+    USD_PER_HOUR,
 )
+from .drafts import DRAFT_NAMES, k_rows
+from .errors import SimError, SimInputError
+from .faults import KINDS, parse_fault
+from .model import ENGINES
+from .options import Options, SpecMetrics
+from .wire import VERSION
 
+# The commands import what they run (aiohttp, numpy, rich) when they run.
 EXIT_ERROR, EXIT_USAGE = 1, 2
 
 
@@ -120,6 +107,11 @@ def serve_command(
     faults: tuple[str, ...],
 ) -> None:
     """Serve the simulated engine over HTTP until SIGTERM."""
+    import uvloop
+
+    from .config import ServeConfig, engine_config
+    from .serve import serve
+
     host, port = _address(listen)
     engine = engine_config(
         preset,
@@ -233,6 +225,11 @@ def sweep_command(
     json_out: bool,
 ) -> None:
     """Print the model's tables, offline: static batches, and open-loop rates."""
+    from .config import engine_config
+    from .sweep import Window, arm_named, linear_fit, play, static_row, with_margins
+    from .tables import as_json, as_text
+    from .workload import Lengths, at_rate, poisson, read_trace
+
     engine = engine_config(preset).engine
     sizes = [int(b) for b in _numbers("--batches", batches)]
     static = [arm_named(a, preset, seed) for a in arms or STATIC_ARMS[engine.size]]

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from .answers import Options
+from .defaults import (
+    DEFAULT_MAX_MODEL_LEN,
+    DEFAULT_MODEL,
+    MAX_NUM_BATCHED_TOKENS,
+    MAX_NUM_SEQS,
+)
 from .drafts import DEFAULT_K, draft_named
-from .engine import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, EngineConfig
+from .engine import EngineConfig
 from .errors import SimInputError
 from .faults import Fault
 from .kv import BLOCK_TOKENS
 from .model import engine_named
+from .options import Options
 from .wire import VERSION
-
-DEFAULT_MODEL = "simulated-model"
-DEFAULT_MAX_MODEL_LEN = 131_072
 
 
 def engine_config(

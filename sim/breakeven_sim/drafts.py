@@ -175,3 +175,18 @@ def read_draft(path: Path) -> Draft:
         tau=number("tau"),
         prefill_token_s=number("prefill_token_ms") / 1e3,
     )
+
+
+def k_rows(value: str) -> tuple[tuple[int, int, int], ...]:
+    """`1-8:7,9-32:3,33-:0` to (low, high, k) rows; raises SimInputError."""
+    rows = []
+    for part in value.split(","):
+        try:
+            span, k = part.split(":")
+            low, high = span.split("-")
+            rows.append((int(low), int(high) if high else 1 << 31, int(k)))
+        except ValueError:
+            raise SimInputError(
+                f"k by batch {part!r}: write LOW-HIGH:K rows, e.g. 1-8:7,9-32:3,33-:0"
+            ) from None
+    return tuple(rows)

@@ -105,13 +105,13 @@ class Driver:
             if step is None:
                 await self._idle()
                 continue
-            waited = await self._until(step.end_s)
+            if not await self._until(step.end_s):
+                # Catching up: let the readers write the last step's tokens before this one's, or
+                # a late simulator would merge events as a busy engine does.
+                await asyncio.sleep(0)
             if not self._alive():
                 return
             self._deliver(step, self.engine.finish())
-            if not waited:
-                # Catching up: let the readers write this step's tokens before the next one.
-                await asyncio.sleep(0)
 
     def _alive(self) -> bool:
         return not self.dead

@@ -16,14 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .defaults import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from .drafts import Draft
 from .errors import SimInputError
 from .kv import BLOCK_TOKENS, BlockPool
 from .model import Engine
 from .sequences import Emission, FinishReason, Sequence
-
-MAX_NUM_SEQS = 256
-MAX_NUM_BATCHED_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,13 @@ from typing import Literal
 import numpy as np
 
 from .config import engine_config
-from .drafts import Draft
+from .defaults import BATCHES, CONTEXT_TOKENS, USD_PER_HOUR
+from .drafts import Draft, k_rows
 from .engine import EngineConfig, SimEngine, Step, run
 from .errors import SimInputError
 from .model import Engine
 from .sequences import Emission, Sequence
 from .workload import Arrival
-
-BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
-CONTEXT_TOKENS = 600
-# One H100 at an assumed price.
-USD_PER_HOUR = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +39,6 @@ def arm_named(spec: str, preset: str, seed: int) -> Arm:
     if depth and not depth.isdecimal():
         raise SimInputError(f"arm {spec!r}: write DRAFT:K, e.g. eagle3:3")
     return Arm(spec, engine_config(preset, draft, int(depth) if depth else None, seed=seed))
-
-
-def k_rows(value: str) -> tuple[tuple[int, int, int], ...]:
-    """`1-8:7,9-32:3,33-:0` to (low, high, k) rows; raises SimInputError."""
-    rows = []
-    for part in value.split(","):
-        try:
-            span, k = part.split(":")
-            low, high = span.split("-")
-            rows.append((int(low), int(high) if high else 1 << 31, int(k)))
-        except ValueError:
-            raise SimInputError(
-                f"k by batch {part!r}: write LOW-HIGH:K rows, e.g. 1-8:7,9-32:3,33-:0"
-            ) from None
-    return tuple(rows)
 
 
 # -- static ---------------------------------------------------------------------------------------

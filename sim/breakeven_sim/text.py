@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from statistics import NormalDist
 
+from .defaults import OUTPUT_MEDIAN, OUTPUT_SIGMA
+
 _WORDS = """
 amber anchor apple arbor arrow aspen atlas autumn basin beacon birch bloom border bramble
 breeze bridge brook bronze cabin café canal canyon cedar chalk cliff cloud clover coast
@@ -40,10 +42,6 @@ _WORD_IDS = {word: FIRST_WORD + i for i, word in enumerate(VOCABULARY)}
 _ROLE_TOKENS = {"system": 11, "user": 12, "assistant": 13, "tool": 14, "developer": 15}
 MESSAGE_TOKENS = 3
 GENERATION_PROMPT_TOKENS = 2
-
-# Output length when the request does not fix it: ShareGPT-like, engine-model.md.
-NATURAL_MEDIAN = 480
-NATURAL_SIGMA = 0.9
 
 
 def _digest(*parts: object) -> int:
@@ -122,7 +120,7 @@ class Script:
     def _natural_length(self) -> int:
         uniform = (_digest(self._key, "length") % 999_999 + 0.5) / 1e6
         z = NormalDist().inv_cdf(uniform)
-        return max(2, round(NATURAL_MEDIAN * math.exp(NATURAL_SIGMA * z)))
+        return max(2, round(OUTPUT_MEDIAN * math.exp(OUTPUT_SIGMA * z)))
 
     def token(self, position: int, ends: bool) -> tuple[int, str]:
         """(id, text) of the output token at `position` (from 0); `ends`: it may be EOS."""

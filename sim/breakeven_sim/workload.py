@@ -16,11 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
+from .defaults import (
+    OUTPUT_CLIP,
+    OUTPUT_MEDIAN,
+    OUTPUT_SIGMA,
+    PROMPT_CLIP,
+    PROMPT_MEDIAN,
+    PROMPT_SIGMA,
+)
 from .errors import SimInputError
-
-# ShareGPT-like lengths (engine-model.md): log-normal medians, sigmas and clips.
-PROMPT_MEDIAN, PROMPT_SIGMA, PROMPT_CLIP = 182, 1.15, (8, 4000)
-OUTPUT_MEDIAN, OUTPUT_SIGMA, OUTPUT_CLIP = 480, 0.9, (8, 2048)
 
 _TIME = ("TIMESTAMP", "arrived_at", "timestamp", "t")
 _PROMPT = ("ContextTokens", "num_prefill_tokens", "input_length", "in")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.sim.serving import Response, Sim, parse_response, serving
 
-from breakeven_sim.answers import Options
 from breakeven_sim.config import ServeConfig, engine_config
+from breakeven_sim.options import Options
 
 DATA = Path(__file__).resolve().parents[1] / "data/vllm"
 FLAGS = Options(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from breakeven_sim.config import engine_config
-from breakeven_sim.sweep import BATCHES, arm_named, linear_fit, static_row
+from breakeven_sim.defaults import BATCHES
+from breakeven_sim.sweep import arm_named, linear_fit, static_row
 
 TOLERANCE = 0.10
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.sim.serving import Sim, parse_response, post_bytes, serving
 
-from breakeven_sim.answers import Options
 from breakeven_sim.config import ServeConfig, engine_config
+from breakeven_sim.options import Options
 from breakeven_sim.text import VOCABULARY, encode
 
 DATA = Path(__file__).resolve().parents[1] / "data/vllm"

@@ -1,0 +1,18 @@
+"""Server flags that change responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SpecMetrics = Literal["none", "summary", "detailed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Server flags that change responses, named as vLLM's own flags."""
+
+    force_include_usage: bool = False
+    per_request_spec_decode_metrics: SpecMetrics = "none"
+    per_request_metrics: bool = False
+    request_id_headers: bool = False
