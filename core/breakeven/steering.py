@@ -284,6 +284,8 @@ class Steering:
         if counters is None or seen.arm.state is State.TRIPPED:
             return None
         seen.recent = seen.window.record(now, counters)
+        if self._baseline.health is Health.DOWN:
+            return None  # poor service is better than none; the window remembers
         comparable = baseline is not None and self._same_class(name, traffic)
         sides = Sides(
             candidate=seen.recent,

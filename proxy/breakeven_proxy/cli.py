@@ -17,6 +17,8 @@ from breakeven import __version__
 from breakeven.errors import InputError
 from breakeven.exitcodes import ExitCode, help_text
 from breakeven_proxy.config import ProxySettings, read_settings, with_flags
+from breakeven_proxy.control.gateway import steering_plan
+from breakeven_proxy.control.proof import load_certificate
 from breakeven_proxy.observe.log import start_logging
 from breakeven_proxy.series import series_of
 from breakeven_proxy.server import Proxy
@@ -109,6 +111,8 @@ def check(config: str, as_json: bool) -> None:
         admin=None,
         stamps=None,
     )
+    # The certificate and the rollback headroom, as `serve` would see them.
+    steering_plan(settings, load_certificate(settings), start_logging())
     effective, series = _plain(settings), series_of(settings)
     if as_json:
         click.echo(orjson.dumps({"config": effective, "series": series}).decode())

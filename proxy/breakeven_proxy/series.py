@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakeven.load import LOAD_CLASSES
 from breakeven_proxy.config import ProxySettings
-from breakeven_proxy.observe.bound import bounds_of
+from breakeven_proxy.observe.bound import settings_bounds
 from breakeven_proxy.observe.meter import Meter
 from breakeven_proxy.observe.metrics import Metrics
 
@@ -22,7 +22,7 @@ FROZEN_FIGURES = 4
 
 def series_of(settings: ProxySettings) -> int:
     """Upper bound of the samples on /metrics."""
-    metrics = Metrics(bounds_of(settings.slo.slo()))
+    metrics = Metrics(settings_bounds(settings))
     Meter(metrics, settings.slo.slo(), settings.epsilon_s, settings.arms, list(settings.cohorts))
     frozen = FROZEN_FIGURES * len(LOAD_CLASSES) * (len(settings.cohorts) + 1)
     late = LATE_SERIES_PER_ARM * len(settings.arms) + LATE_SERIES

@@ -22,7 +22,7 @@ from breakeven_proxy.config import ProxySettings, parse_address
 from breakeven_proxy.control.arms import Arm, FrontDesk
 from breakeven_proxy.control.gateway import Gateway, read_token
 from breakeven_proxy.control.proof import load_certificate
-from breakeven_proxy.observe.bound import bounds_of
+from breakeven_proxy.observe.bound import settings_bounds
 from breakeven_proxy.observe.log import Log
 from breakeven_proxy.observe.meter import Meter
 from breakeven_proxy.observe.metrics import Metrics
@@ -55,7 +55,7 @@ class Proxy:
         self.settings = settings
         self.reloader = Reloader(self, reread or (lambda: self.settings))
         self.log = log
-        self.metrics = Metrics(bounds_of(settings.slo.slo()))
+        self.metrics = Metrics(settings_bounds(settings))
         self.meter = Meter(
             self.metrics,
             settings.slo.slo(),

@@ -180,6 +180,19 @@ def test_guard_trips_and_only_a_rearm_brings_back() -> None:
     assert steering.arm_for("other", b"") == "draft"
 
 
+def test_guard_waits_while_the_baseline_is_down() -> None:
+    """A candidate that is bad is kept while there is nothing else, and tripped when there is."""
+    steering = ready(SINGLE)
+    steering.tick(1, 0, idle(), {"draft": ArmCounters()})
+    steering.saw("base", Signal.NOT_READY, 1.5)
+    bad = {"draft": ArmCounters(requests=40, errors=30, good=10)}
+    assert steering.tick(2, 0, idle(), bad) == []
+    assert steering.arm_for("other", b"") == "draft"
+    steering.saw("base", Signal.READY, 7)
+    steering.saw("base", Signal.READY, 8)
+    assert short(steering.tick(9, 0, idle(), bad)) == [(State.TRIPPED, Reason.GUARD_ERROR_SHARE)]
+
+
 def test_a_quality_job_can_trip() -> None:
     """trip() from outside is as final as the guard; unknown arms and the baseline are refused."""
     steering = ready(SINGLE)

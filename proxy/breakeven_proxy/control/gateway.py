@@ -71,6 +71,12 @@ def steering_plan(settings: ProxySettings, certificate: Certificate | None, log:
         if not settings.routing.force:
             raise problem
         log.warning("rollback headroom", problem=problem.what)
+    if plan.load_aware is not None and plan.load_aware.leave_above > certificate.max_rps:
+        log.warning(
+            "load_aware leaves above the proven range: the range decides, without its band",
+            leave_above_rps=plan.load_aware.leave_above,
+            proven_max_rps=certificate.max_rps,
+        )
     return plan
 
 

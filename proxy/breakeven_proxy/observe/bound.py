@@ -20,6 +20,7 @@ from breakeven.histogram import (
 from breakeven.load import LOAD_CLASSES, LoadClass
 from breakeven.slo import SLO, Verdict
 from breakeven.stream import GapSink
+from breakeven_proxy.config import ProxySettings
 from breakeven_proxy.observe.metrics import Cell, Metrics
 
 VERDICTS: tuple[Verdict, ...] = tuple(
@@ -42,16 +43,18 @@ SOURCES = ("block", "stream")
 UNREAD = ("encoding", "too_large", "content_type")
 
 
-def bounds_of(slo: SLO) -> dict[str, tuple[float, ...]]:
-    """Bucket bounds of the histogram families, with the SLO's bounds among them."""
+def bounds_of(
+    slo: SLO, *, guard_ttft_s: float | None = None, guard_gap_s: float | None = None
+) -> dict[str, tuple[float, ...]]:
+    """Bucket bounds of the histogram families, with those of SLO and guard among them."""
 
     def extra(*bounds: float | None) -> list[float]:
         return [bound for bound in bounds if bound is not None]
 
     return {
-        "ttft_seconds": with_bounds(TTFT_BOUNDS_S, extra(slo.ttft_s)),
+        "ttft_seconds": with_bounds(TTFT_BOUNDS_S, extra(slo.ttft_s, guard_ttft_s)),
         "event_gap_seconds": with_bounds(EVENT_GAP_BOUNDS_S, extra(slo.gap_p99_s)),
-        "burst_gap_seconds": with_bounds(BURST_GAP_BOUNDS_S, extra(slo.gap_p99_s)),
+        "burst_gap_seconds": with_bounds(BURST_GAP_BOUNDS_S, extra(slo.gap_p99_s, guard_gap_s)),
         "burst_tokens": tuple(float(bound) for bound in BURST_TOKENS_BOUNDS),
         "request_max_gap_seconds": with_bounds(BURST_GAP_BOUNDS_S, extra(slo.gap_p99_s)),
         "time_per_output_token_seconds": with_bounds(TPOT_BOUNDS_S, extra(slo.tpot_s)),
@@ -59,6 +62,15 @@ def bounds_of(slo: SLO) -> dict[str, tuple[float, ...]]:
         "overhead_seconds": OVERHEAD_BOUNDS_S,
         "event_loop_lag_seconds": OVERHEAD_BOUNDS_S,
     }
+
+
+def settings_bounds(settings: ProxySettings) -> dict[str, tuple[float, ...]]:
+    """The same for a configuration. Bounds stand until a restart: a guard limit that a reload
+    changes is read from the buckets around it."""
+    guard = settings.routing.guard
+    return bounds_of(
+        settings.slo.slo(), guard_ttft_s=guard.ttft_p95_s, guard_gap_s=guard.gap_p99_s
+    )  # fmt: skip
 
 
 def length_class(tokens: int | None) -> str:

@@ -426,3 +426,104 @@ async def _stop_listening(proxy: Proxied, arm: str) -> None:
     server.close()
     await server.wait_closed()
     proxy.proxy.arms[arm].pool.origin = Origin.parse(f"http://127.0.0.1:{port}")
+
+
+def test_a_stale_connection_and_then_no_connection_is_one_retry() -> None:
+    """Swallowed by a kept connection that closes, refused anew: the baseline gets the one retry."""
+
+    async def script() -> None:
+        async with gateway({"health": {"interval_s": 600}}) as (base, draft, proxy):
+            client = await proxy.dial()
+            await client.send(post(b"first"))
+            conn = await draft.accept()
+            await answer(conn)
+            assert (await client.message()).status == 200
+            await until(lambda: proxy.proxy.arms["draft"].pool.idle_connections == 1)
+            await _stop_listening(proxy, "draft")
+            await client.send(post(b"second"))
+            assert (await conn.next()).body == b"second"
+            conn.reset()  # no byte of an answer: the one case in which a request may be sent again
+            again = await base.accept()
+            assert (await again.request()).body == b"second"
+            await again.send(ok(completion()))
+            assert (await client.message()).status == 200
+            assert base.connections == 1
+            assert await proxy.total("upstream_retries_total", arm="draft") == 1
+            assert await proxy.total("route_diverted_total", arm="draft") == 1
+
+    dialogue(script())
+
+
+def test_retry_switched_off_means_no_second_send() -> None:
+    """retry_stale: false: the request that a closing connection swallowed fails."""
+
+    async def script() -> None:
+        settings = {"retry_stale": False}
+        async with gateway({"health": {"interval_s": 600}}, **settings) as (base, draft, proxy):
+            client = await proxy.dial()
+            await client.send(post(b"first"))
+            conn = await draft.accept()
+            await answer(conn)
+            await client.message()
+            await until(lambda: proxy.proxy.arms["draft"].pool.idle_connections == 1)
+            await client.send(post(b"second"))
+            await conn.next()
+            conn.reset()
+            assert (await client.message()).status == 502
+            assert base.connections == 0
+
+    dialogue(script())
+
+
+def test_a_full_baseline_takes_no_diverted_request() -> None:
+    """No place at the baseline: 502, and the place that was held at the candidate is given back."""
+
+    async def script() -> None:
+        room = {"max_inflight": 1, "max_queue": 1}
+        routing = {"health": {"interval_s": 600}}
+        settings = {"admission": room, "allow_arm_header": True}
+        async with gateway(routing, **settings) as (base, _, proxy):
+            holder = await proxy.dial()
+            await holder.send(post(headers="x-breakeven-arm: base\r\n"))
+            held = await base.accept()
+            await held.request()
+            await _stop_listening(proxy, "draft")
+            client = await proxy.dial()
+            await client.send(post())
+            assert (await client.message()).status == 502
+            await held.send(ok(completion()))
+            assert (await holder.message()).status == 200
+            await proxy.idle()
+
+    dialogue(script())
+
+
+def test_an_arm_that_a_test_names_is_never_exchanged() -> None:
+    """x-breakeven-arm: the request fails rather than being measured on another arm."""
+
+    async def script() -> None:
+        routing = {"arm": "base", "health": {"interval_s": 600}}
+        async with gateway(routing, allow_arm_header=True) as (base, _, proxy):
+            await _stop_listening(proxy, "draft")
+            client = await proxy.dial()
+            await client.send(post(headers="x-breakeven-arm: draft\r\n"))
+            assert (await client.message()).status == 502
+            assert base.connections == 0
+
+    dialogue(script())
+
+
+def test_check_prints_what_serve_would_do(tmp_path: Path) -> None:
+    """`breakeven-proxy check` knows the routing keys, and names what serve would refuse."""
+    from tests.support import processes
+
+    path = tmp_path / "p.yaml"
+    arms = "arms: {a: {url: http://h:1}, b: {url: http://h:2, role: candidate}}\n"
+    path.write_text(arms + "routing: {policy: split, weights: {a: 9, b: 1}}\n")
+    done = processes.run("breakeven-proxy", "check", "--config", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "policy: split" in done.stdout
+    path.write_text(arms + "routing: {policy: load_aware}\n")
+    done = processes.run("breakeven-proxy", "check", "--config", str(path))
+    assert done.returncode == 2
+    assert "break_even_rps" in done.stderr
