@@ -33,8 +33,8 @@ DECISION_TABLE = """\
 | unsupported feature, unverified sampler | do not enable (never seen from here: `loadgen decide`) |
 | margin below zero | keep speculation off |
 
-Live traffic only *points*: the decision is `loadgen decide` over blocks, with its confidence interval \
-and its quality contract."""
+Live traffic only *points*: the decision is `loadgen decide` over blocks, with its confidence \
+interval and its quality contract."""
 
 
 def answer(made: dash.Dashboard) -> dash.Dashboard:
@@ -44,7 +44,8 @@ def answer(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             stat(
                 "Margin per arm",
-                "1 − decode seconds per token ÷ the baseline's, at the same cohort and load, weighted "
+                "1 − decode seconds per token ÷ the baseline's, at the same cohort and load, "
+                "weighted "
                 "by tokens. Above 0 the draft pays.",
                 [Query(f"arm:breakeven_margin:ratio_rate5m{ARM}", "{{arm}}")],
                 unit="percentunit",
@@ -55,7 +56,8 @@ def answer(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             stat(
                 "Cost per good response",
-                "Fleet cost ÷ responses within the SLO; failures are in the numerator. Below saturation a "
+                "Fleet cost ÷ responses within the SLO; failures are in the numerator. Below "
+                "saturation a "
                 "fixed fleet's cost does not move even when latency halves.",
                 [Query(f"arm:breakeven_cost_usd_per_good_response:ratio_rate5m{ARM}", "{{arm}}")],
                 unit="currencyUSD",
@@ -65,7 +67,8 @@ def answer(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             stat(
                 "Goodput",
-                "Share of offered requests within the SLO; cancelled and interrupted ones are in neither "
+                "Share of offered requests within the SLO; cancelled and interrupted ones are in "
+                "neither "
                 "part, everything that failed is in the denominator.",
                 [Query(f"arm:breakeven_goodput:ratio_rate5m{ARM}", "{{arm}}")],
                 unit="percentunit",
@@ -76,7 +79,8 @@ def answer(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             stat(
                 "Saving against the baseline",
-                "1 − cost per good response ÷ the live baseline's. Real money only where replicas are "
+                "1 − cost per good response ÷ the live baseline's. Real money only where replicas "
+                "are "
                 "removed or avoided.",
                 [Query(f"arm:breakeven_saving:ratio_rate5m{ARM}", "{{arm}}")],
                 unit="percentunit",
@@ -87,14 +91,19 @@ def answer(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             table(
                 "Decision table: the live row",
-                "The first row of the decision table that live traffic fits, per candidate, with the "
+                "The first row of the decision table that live traffic fits, per candidate, with "
+                "the "
                 "numbers that chose it.",
                 [
                     ("Points at", Query(f"arm:breakeven_decision_row:live{ARM}"), "none"),
                     ("Margin", Query(f"arm:breakeven_margin:ratio_rate5m{ARM}"), "percentunit"),
                     ("Goodput", Query(f"arm:breakeven_goodput:ratio_rate5m{ARM}"), "percentunit"),
                     ("Saving", Query(f"arm:breakeven_saving:ratio_rate5m{ARM}"), "percentunit"),
-                    ("M", Query(f"arm:breakeven_committed_tokens_per_cycle:ratio_rate5m{ARM}"), "short"),
+                    (
+                        "M",
+                        Query(f"arm:breakeven_committed_tokens_per_cycle:ratio_rate5m{ARM}"),
+                        "short",
+                    ),
                     ("C/T", Query(f"arm:breakeven_cycle_inflation:ratio_rate5m{ARM}"), "short"),
                 ],
                 span=14,
@@ -113,7 +122,8 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Margin by load class",
-                "The same margin within one load class: a draft often pays at low load and loses at peak, "
+                "The same margin within one load class: a draft often pays at low load and loses "
+                "at peak, "
                 "where the batch has no spare compute for verification.",
                 [Query(f"arm_load:breakeven_margin:ratio_rate5m{ARM}", "{{arm}} at {{load}}")],
                 unit="percentunit",
@@ -124,7 +134,8 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Decode seconds per token and T",
-                "Solid: the arm's decode seconds per token. Dashed: T, the live baseline's at the same "
+                "Solid: the arm's decode seconds per token. Dashed: T, the live baseline's at the "
+                "same "
                 "cohort and load, or else the certificate's.",
                 [
                     Query(
@@ -143,8 +154,10 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "M, committed tokens per cycle: proxy and engine",
-                "block: the response's own speculation block. stream: tokens per event, an estimate that "
-                "merged events push upwards. engine (dashed): (ΔG − ΔF)/ΔS of the engine's counters. They "
+                "block: the response's own speculation block. stream: tokens per event, an "
+                "estimate that "
+                "merged events push upwards. engine (dashed): (ΔG − ΔF)/ΔS of the engine's "
+                "counters. They "
                 "must agree; where they do not, trust block, then engine.",
                 [
                     Query(
@@ -163,7 +176,8 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "C/T beside M: the draft pays where M is above C/T",
-                "C = D+V+H, the elapsed critical path of one draft-and-verify cycle, over the baseline's "
+                "C = D+V+H, the elapsed critical path of one draft-and-verify cycle, over the "
+                "baseline's "
                 "step T. Solid: M. Dashed: C/T.",
                 [
                     Query(
@@ -178,9 +192,14 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Acceptance (never alone)",
-                "Accepted ÷ proposed draft tokens. It can rise while the draft loses: read it beside M and "
+                "Accepted ÷ proposed draft tokens. It can rise while the draft loses: read it "
+                "beside M and "
                 "C/T, never alone.",
-                [Query(f"arm_cohort:breakeven_acceptance:ratio_rate5m{CELL}", "{{arm}} {{cohort}}")],
+                [
+                    Query(
+                        f"arm_cohort:breakeven_acceptance:ratio_rate5m{CELL}", "{{arm}} {{cohort}}"
+                    )
+                ],
                 unit="percentunit",
                 span=8,
                 soft=(0.0, 1.0),
@@ -189,14 +208,16 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Accepted-prefix distribution",
-                "Cycles by how many draft tokens were accepted: share of each length. Much mass at 0 says "
+                "Cycles by how many draft tokens were accepted: share of each length. Much mass "
+                "at 0 says "
                 "that drafts rarely start; mass at k says that k could be longer.",
                 [
                     Query(
                         "sum by (arm, accepted_length) (rate("
                         f"breakeven_spec_cycles_by_accepted_length_total{CELL}[$__rate_interval]))"
                         " / on (arm) group_left () (sum by (arm) (rate("
-                        f"breakeven_spec_cycles_by_accepted_length_total{CELL}[$__rate_interval])) > 0)",
+                        f"breakeven_spec_cycles_by_accepted_length_total{CELL}"
+                        "[$__rate_interval])) > 0)",
                         "{{arm}} {{accepted_length}}",
                     )
                 ],
@@ -208,7 +229,8 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Discarded draft tokens",
-                "Draft tokens proposed, verified and thrown away, per second: work that the arm pays for.",
+                "Draft tokens proposed, verified and thrown away, per second: work that the arm "
+                "pays for.",
                 [
                     Query(
                         f"arm_cohort:breakeven_discarded_draft_tokens:rate5m{CELL}",
@@ -239,7 +261,8 @@ def cohorts(made: dash.Dashboard) -> dash.Dashboard:
     return made.with_row(dash.Row("Cohorts")).with_panel(
         table(
             "Cohorts: margin, goodput, M, cycle",
-            "One line per arm, cohort and load: a margin below zero in one line is the cohort, or the load, "
+            "One line per arm, cohort and load: a margin below zero in one line is the cohort, or "
+            "the load, "
             "to keep on the baseline.",
             [(heading, Query(expr), unit) for heading, expr, unit in cell],
             height=9,
@@ -254,7 +277,8 @@ def engine(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "KV cache usage",
-                "Share of the engine's KV cache in use. A draft holds KV of its own and lookahead slots: "
+                "Share of the engine's KV cache in use. A draft holds KV of its own and lookahead "
+                "slots: "
                 "the same load fills it earlier.",
                 [Query(f"breakeven_engine_kv_cache_usage{ARM}", "{{arm}}")],
                 unit="percentunit",
@@ -268,7 +292,8 @@ def engine(made: dash.Dashboard) -> dash.Dashboard:
                 "Requests per second that the engine threw out and will compute again.",
                 [
                     Query(
-                        f"sum by (arm) (rate(breakeven_engine_preemptions_total{ARM}[$__rate_interval]))",
+                        f"sum by (arm) "
+                        f"(rate(breakeven_engine_preemptions_total{ARM}[$__rate_interval]))",
                         "{{arm}}",
                     )
                 ],
@@ -278,7 +303,8 @@ def engine(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Memory: KV capacity",
-                "Tokens of KV cache that fit beside target and draft: what is left of the device memory. "
+                "Tokens of KV cache that fit beside target and draft: what is left of the device "
+                "memory. "
                 "The engine's own statement; device memory itself is shown by a device exporter.",
                 [Query(f"breakeven_engine_kv_capacity_tokens{ARM}", "{{arm}}")],
                 span=8,

@@ -32,7 +32,8 @@ def numbered(build: Callable[[], dash.Dashboard]) -> model.Dashboard:
 def rendered() -> dict[str, str]:
     """File name -> JSON text, keys sorted, so that a diff shows what changed."""
     return {
-        f"{name}.json": json.dumps(numbered(build), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+        f"{name}.json": json.dumps(numbered(build), cls=JSONEncoder, indent=2, sort_keys=True)
+        + "\n"
         for name, build in SOURCES.items()
     }
 
@@ -53,10 +54,10 @@ def main(argv: list[str]) -> int:
     if argv == ["--check"]:
         wrong = drifted()
         if wrong:
-            print(f"drifted: {', '.join(wrong)}; run: python -m dashboards.generate", file=sys.stderr)
+            sys.stderr.write(f"drifted: {', '.join(wrong)}; run: python -m dashboards.generate\n")
         return 1 if wrong else 0
     if argv:
-        print("usage: python -m dashboards.generate [--check]", file=sys.stderr)
+        sys.stderr.write("usage: python -m dashboards.generate [--check]\n")
         return 2
     FOLDER.mkdir(exist_ok=True)
     for name, text in rendered().items():

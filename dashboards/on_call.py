@@ -1,4 +1,4 @@
-"""Dashboard "On call": what fires, how fast the budget burns, where users wait, which arm serves."""
+"""Dashboard "On call": what fires, what burns, where users wait, which arm serves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def firing(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             table(
                 "Firing alerts",
-                "From ALERTS. The runbook of NAME is deploy/runbooks/NAME.md. Empty: nothing fires.",
+                "From ALERTS. The runbook of NAME is deploy/runbooks/NAME.md. Empty: nothing "
+                "fires.",
                 [("Firing", Query(alerts), "none")],
                 span=10,
                 hide=("Time",),
@@ -46,7 +47,8 @@ def firing(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Burn rate",
-                "SLO error ratio ÷ error budget. 1 spends the budget exactly; 14.4 over 5m and 1h pages, 6 "
+                "SLO error ratio ÷ error budget. 1 spends the budget exactly; 14.4 over 5m and 1h "
+                "pages, 6 "
                 "over 30m and 6h is a ticket.",
                 [
                     Query(burn.format(w=w, arm=ARM, job=JOB), "{{arm}} " + w)
@@ -61,14 +63,15 @@ def firing(made: dash.Dashboard) -> dash.Dashboard:
 
 def users(made: dash.Dashboard) -> dash.Dashboard:
     """Row 2: what users got and how long they waited."""
-    ttft_slo = f'max by (kind) (breakeven_slo_threshold_seconds{{job=~"$job", kind="ttft"}})'
-    gap_slo = f'max by (kind) (breakeven_slo_threshold_seconds{{job=~"$job", kind="gap_p99"}})'
+    ttft_slo = 'max by (kind) (breakeven_slo_threshold_seconds{job=~"$job", kind="ttft"})'
+    gap_slo = 'max by (kind) (breakeven_slo_threshold_seconds{job=~"$job", kind="gap_p99"})'
     return (
         made.with_row(dash.Row("What users get"))
         .with_panel(
             graph(
                 "Verdicts",
-                "Requests per second by verdict; each ends in exactly one. cancelled and interrupted are "
+                "Requests per second by verdict; each ends in exactly one. cancelled and "
+                "interrupted are "
                 "shown and do not count against the SLO.",
                 [
                     Query(
@@ -86,7 +89,9 @@ def users(made: dash.Dashboard) -> dash.Dashboard:
                 "TTFT p95",
                 "Complete request head to first token. Dashed: the SLO.",
                 [
-                    Query(f"arm_cohort:breakeven_ttft_seconds:p95_rate5m{CELL}", "{{arm}} {{cohort}}"),
+                    Query(
+                        f"arm_cohort:breakeven_ttft_seconds:p95_rate5m{CELL}", "{{arm}} {{cohort}}"
+                    ),
                     Query(ttft_slo, "SLO {{kind}}"),
                 ],
                 unit="s",
@@ -96,7 +101,8 @@ def users(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Burst gap p99, with tokens per burst",
-                "What a user waits between bursts; gaps inside a burst never enter. Dashed: the SLO's bound, "
+                "What a user waits between bursts; gaps inside a burst never enter. Dashed: the "
+                "SLO's bound, "
                 "and the cohort's gap on the baseline.",
                 [
                     Query(
@@ -117,16 +123,19 @@ def users(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             heat(
                 "Burst gaps",
-                "How many gaps of which length. Two bands are two speeds: a queue, a preemption, another arm.",
+                "How many gaps of which length. Two bands are two speeds: a queue, a preemption, "
+                "another arm.",
                 Query(
-                    f"sum by (le) (increase(breakeven_burst_gap_seconds_bucket{CELL}{RATE}))", "{{le}}"
+                    f"sum by (le) (increase(breakeven_burst_gap_seconds_bucket{CELL}{RATE}))",
+                    "{{le}}",
                 ),
             )
         )
         .with_panel(
             graph(
                 "Tokens per burst",
-                "Mean tokens per burst. A gap grows with the tokens it brings: read it beside the gaps. "
+                "Mean tokens per burst. A gap grows with the tokens it brings: read it beside the "
+                "gaps. "
                 "Above k+1 it is coalescing, never acceptance.",
                 [Query(f"arm:breakeven_burst_tokens:mean_rate5m{ARM}", "{{arm}}")],
                 height=9,
@@ -155,7 +164,8 @@ def arms(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Queue time in the engine p95",
-                "The engine's own histogram. vLLM's first bound is 0.3 s: values below it are interpolation.",
+                "The engine's own histogram. vLLM's first bound is 0.3 s: values below it are "
+                "interpolation.",
                 [Query(f"arm:breakeven_engine_queue_time_seconds:p95_rate5m{ARM}", "{{arm}}")],
                 unit="s",
                 span=8,
@@ -182,7 +192,8 @@ def arms(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             timeline(
                 "Routing state of each candidate",
-                "serving: gets new requests. standby: the policy prefers the baseline. out of range, "
+                "serving: gets new requests. standby: the policy prefers the baseline. out of "
+                "range, "
                 "unhealthy, refused, tripped: kept out, see the runbooks.",
                 [Query(f"arm:breakeven_route_state:code{ARM}", "{{arm}}")],
                 mappings=ROUTE_STATES,
@@ -195,7 +206,8 @@ def arms(made: dash.Dashboard) -> dash.Dashboard:
                 "Share of requests that each arm gets.",
                 [
                     Query(
-                        f"sum by (arm) (arm_verdict:breakeven_requests:rate5m{ARM}) / ignoring (arm) "
+                        f"sum by (arm) (arm_verdict:breakeven_requests:rate5m{ARM}) / ignoring "
+                        f"(arm) "
                         f"group_left () (sum (arm_verdict:breakeven_requests:rate5m{JOB}) > 0)",
                         "{{arm}}",
                     )
@@ -211,7 +223,8 @@ def arms(made: dash.Dashboard) -> dash.Dashboard:
                 "Each change of a candidate's state, with its reason. A healthy day has a few.",
                 [
                     Query(
-                        f"sum by (arm, reason) (increase(breakeven_route_transitions_total{ARM}[1h])) > 0",
+                        f"sum by (arm, reason) "
+                        f"(increase(breakeven_route_transitions_total{ARM}[1h])) > 0",
                         "{{arm}} {{reason}}",
                     )
                 ],
@@ -229,11 +242,13 @@ def instrument(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Token coverage",
-                "Share of events whose token count is known. Below 1, margin and M speak for the rest only; "
+                "Share of events whose token count is known. Below 1, margin and M speak for the "
+                "rest only; "
                 "set --enable-force-include-usage on the engine.",
                 [
                     Query(
-                        f'sum by (arm) (rate(breakeven_token_coverage_total{{job=~"$job", arm=~"$arm", '
+                        f'sum by (arm) (rate(breakeven_token_coverage_total{{job=~"$job", '
+                        f'arm=~"$arm", '
                         f'known="true"}}{RATE})) / (sum by (arm) '
                         f"(rate(breakeven_token_coverage_total{ARM}{RATE})) > 0)",
                         "{{arm}}",
@@ -247,7 +262,8 @@ def instrument(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Merged reads",
-                "Reads with more than one event, per second: their inner gaps are unobserved. Many of them "
+                "Reads with more than one event, per second: their inner gaps are unobserved. "
+                "Many of them "
                 "say that the sidecar or the machine lags.",
                 [Query(f"sum by (arm) (rate(breakeven_merged_reads_total{ARM}{RATE}))", "{{arm}}")],
                 span=6,
@@ -272,11 +288,17 @@ def instrument(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Telemetry errors",
-                "Things the sidecar could not measure, and label values it folded into `other`. Streams go "
+                "Things the sidecar could not measure, and label values it folded into `other`. "
+                "Streams go "
                 "on; the numbers have a hole.",
                 [
-                    Query(f"sum (rate(breakeven_telemetry_errors_total{JOB}{RATE}))", "telemetry errors"),
-                    Query(f"sum (rate(breakeven_label_overflow_total{JOB}{RATE}))", "label overflow"),
+                    Query(
+                        f"sum (rate(breakeven_telemetry_errors_total{JOB}{RATE}))",
+                        "telemetry errors",
+                    ),
+                    Query(
+                        f"sum (rate(breakeven_label_overflow_total{JOB}{RATE}))", "label overflow"
+                    ),
                 ],
                 span=6,
             )

@@ -127,7 +127,9 @@ def graph(
         panel = panel.axis_soft_min(soft[0]).axis_soft_max(soft[1])
     if steps:
         panel = panel.thresholds(_thresholds(steps)).thresholds_style(
-            common_builders.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.DASHED)
+            common_builders.GraphThresholdsStyleConfig().mode(
+                common.GraphThresholdsStyleMode.DASHED
+            )
         )
     if dashed:
         dashes = {"fill": "dash", "dash": [10, 10]}
@@ -210,7 +212,7 @@ def table(
             model.DataTransformerConfig(
                 id_val="organize",
                 options={
-                    "excludeByName": {name: True for name in (*hide, "__name__")},
+                    "excludeByName": dict.fromkeys((*hide, "__name__"), True),
                     "renameByName": renamed if len(columns) > 1 else {"Value": columns[0][0]},
                 },
             )
@@ -227,9 +229,7 @@ def table(
                 model.DynamicConfigValue(
                     id_val="mappings", value=[{"type": "value", "options": options}]
                 ),
-                model.DynamicConfigValue(
-                    id_val="custom.cellOptions", value={"type": "color-text"}
-                ),
+                model.DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"}),
             ]
         panel = panel.override_by_name(heading, properties)
     return panel

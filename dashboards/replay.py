@@ -1,4 +1,4 @@
-"""Dashboard "Replay": loadgen's own /metrics while it runs; the schedule first, then what became of it."""
+"""Dashboard "Replay": loadgen's own /metrics while it runs; schedule first, then outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ def progress(made: dash.Dashboard) -> dash.Dashboard:
             stat(
                 "Progress",
                 "Arrivals that fell due, of the whole plan.",
-                [Query("sum(loadgen_offered_total) / (sum(loadgen_scheduled_arrivals) > 0)", "due")],
+                [
+                    Query(
+                        "sum(loadgen_offered_total) / (sum(loadgen_scheduled_arrivals) > 0)", "due"
+                    )
+                ],
                 unit="percentunit",
                 decimals=0,
             )
@@ -25,7 +29,8 @@ def progress(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             stat(
                 "Dropped",
-                "Share of the due arrivals dropped at --max-inflight. They count against goodput: the "
+                "Share of the due arrivals dropped at --max-inflight. They count against goodput: "
+                "the "
                 "generator never delays one silently.",
                 [Query("sum(loadgen_dropped_total) / (sum(loadgen_offered_total) > 0)", "dropped")],
                 unit="percentunit",
@@ -36,7 +41,8 @@ def progress(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             stat(
                 "Worst lag behind the schedule",
-                "Send after the intended time, worst arrival so far. The schedule gate allows a p99 of 5 ms.",
+                "Send after the intended time, worst arrival so far. The schedule gate allows a "
+                "p99 of 5 ms.",
                 [Query("max(loadgen_lag_worst_seconds)", "worst")],
                 unit="s",
                 steps=((None, GREEN), (0.005, AMBER), (0.05, RED)),
@@ -45,7 +51,8 @@ def progress(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             stat(
                 "Good so far",
-                "Good ÷ ended arrivals without cancelled and interrupted: the run's SLO goodput up to now.",
+                "Good ÷ ended arrivals without cancelled and interrupted: the run's SLO goodput "
+                "up to now.",
                 [
                     Query(
                         'sum(loadgen_requests_total{verdict="good"}) / '
@@ -68,7 +75,8 @@ def flow(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Offered, admitted, dropped, served",
-                "Arrivals per second that fell due, were sent, were dropped, and have ended. Open loop: "
+                "Arrivals per second that fell due, were sent, were dropped, and have ended. Open "
+                "loop: "
                 "offered never bends when the server slows.",
                 [
                     Query(f"sum(rate(loadgen_{name}_total{RATE}))", name)
@@ -89,7 +97,11 @@ def flow(made: dash.Dashboard) -> dash.Dashboard:
             graph(
                 "Verdicts",
                 "Ended arrivals per second by verdict.",
-                [Query(f"sum by (verdict) (rate(loadgen_requests_total{RATE})) > 0", "{{verdict}}")],
+                [
+                    Query(
+                        f"sum by (verdict) (rate(loadgen_requests_total{RATE})) > 0", "{{verdict}}"
+                    )
+                ],
                 unit="reqps",
                 stacked=True,
             )
@@ -104,7 +116,8 @@ def flow(made: dash.Dashboard) -> dash.Dashboard:
         .with_panel(
             graph(
                 "Lag behind the schedule, and of the event loop",
-                "Above a few milliseconds the generator, not the server, shapes the load: the run's schedule "
+                "Above a few milliseconds the generator, not the server, shapes the load: the "
+                "run's schedule "
                 "and client gates will say so.",
                 [
                     Query("max(loadgen_lag_seconds)", "send lag, latest"),
@@ -126,7 +139,8 @@ def build() -> dash.Dashboard:
             board(
                 "Breakeven: replay",
                 "breakeven-replay",
-                "loadgen while it runs: offered, sent, dropped, served; lag behind the schedule; in flight.",
+                "loadgen while it runs: offered, sent, dropped, served; lag behind the schedule; "
+                "in flight.",
                 [],
             )
         )

@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
     except (MissingProgramError, TimeoutError, RuntimeError) as error:
         say(f"failed: {error}; logs in {folder}")
         return 1
-    delivered = ", ".join(f"{state} {labels['alertname']}" for state, labels in stack.webhook.alerts)
+    delivered = ", ".join(
+        f"{state} {labels['alertname']}" for state, labels in stack.webhook.alerts
+    )
     say(f"the webhook got: {delivered}")
     return 0
 

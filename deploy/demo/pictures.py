@@ -29,7 +29,9 @@ def concrete(expr: str, rate_interval: str) -> str:
 def legend(template: str, labels: Labels) -> str:
     """Grafana's legend template filled in."""
     if not template:
-        return ", ".join(f"{k}={v}" for k, v in sorted(labels.items()) if k not in {"__name__", "job"})
+        return ", ".join(
+            f"{k}={v}" for k, v in sorted(labels.items()) if k not in {"__name__", "job"}
+        )
     return re.sub(r"\{\{(\w+)\}\}", lambda match: labels.get(match[1], ""), template)
 
 
@@ -76,7 +78,12 @@ def draw(
             figure.text(0.005, bottom + height * 0.3, panel["title"], fontsize=12, weight="bold")
             continue
         axes = figure.add_axes(
-            (left + 0.028, bottom + height * 1.3, grid["w"] / 24 - 0.036, height * (grid["h"] - 2.4))
+            (
+                left + 0.028,
+                bottom + height * 1.3,
+                grid["w"] / 24 - 0.036,
+                height * (grid["h"] - 2.4),
+            )
         )
         axes.set_title(panel["title"], fontsize=9, loc="left")
         axes.tick_params(labelsize=7)
@@ -91,7 +98,13 @@ class _Panel:
     def __init__(
         self, panel: dict[str, Any], prometheus: Prometheus, start: float, end: float, rate: str
     ) -> None:
-        self.panel, self.prometheus, self.start, self.end, self.rate = panel, prometheus, start, end, rate
+        self.panel, self.prometheus, self.start, self.end, self.rate = (
+            panel,
+            prometheus,
+            start,
+            end,
+            rate,
+        )
         self.unit = panel.get("fieldConfig", {}).get("defaults", {}).get("unit", "short")
 
     def draw(self, axes: Any) -> None:
@@ -109,8 +122,11 @@ class _Panel:
         found = []
         for target in self.panel["targets"]:
             expr = concrete(target["expr"], self.rate)
-            for series in self.prometheus.range(expr, self.start, self.end):
-                found.append((legend(target.get("legendFormat", ""), series.labels), series))
+            template = target.get("legendFormat", "")
+            found += [
+                (legend(template, series.labels), series)
+                for series in self.prometheus.range(expr, self.start, self.end)
+            ]
         return found
 
     def _lines(self, axes: Any) -> None:
@@ -135,7 +151,9 @@ class _Panel:
         columns = []
         for _, series in found:
             at = dict(zip(series.times, series.values, strict=True))
-            columns.append([at.get(t, 0.0) if math.isfinite(at.get(t, 0.0)) else 0.0 for t in times])
+            columns.append(
+                [at.get(t, 0.0) if math.isfinite(at.get(t, 0.0)) else 0.0 for t in times]
+            )
         axes.stackplot(
             [t - self.start for t in times], columns, labels=[name for name, _ in found], alpha=0.75
         )
@@ -148,7 +166,15 @@ class _Panel:
         for i, (name, value) in enumerate(found):
             y = 1 - (i + 0.5) / len(found)
             axes.text(0.02, y, name, fontsize=9, va="center")
-            axes.text(0.98, y, shown(value, self.unit), fontsize=17, va="center", ha="right", weight="bold")
+            axes.text(
+                0.98,
+                y,
+                shown(value, self.unit),
+                fontsize=17,
+                va="center",
+                ha="right",
+                weight="bold",
+            )
         return None
 
     def _table(self, axes: Any) -> None:
@@ -158,10 +184,13 @@ class _Panel:
             return self._nothing(axes)
         keys = sorted({k for labels in rows for k, _ in labels})
         body = [
-            [dict(labels).get(k, "") for k in keys] + [values.get(i, "") for i in range(len(headings))]
+            [dict(labels).get(k, "") for k in keys]
+            + [values.get(i, "") for i in range(len(headings))]
             for labels, values in sorted(rows.items())
         ]
-        table = axes.table(cellText=body, colLabels=keys + headings, loc="upper left", cellLoc="left")
+        table = axes.table(
+            cellText=body, colLabels=keys + headings, loc="upper left", cellLoc="left"
+        )
         table.auto_set_font_size(False)
         table.set_fontsize(7)
         table.auto_set_column_width(list(range(len(keys) + len(headings))))
@@ -177,7 +206,9 @@ class _Panel:
         rows: dict[tuple[tuple[str, str], ...], dict[int, str]] = {}
         for i, target in enumerate(self.panel["targets"]):
             for labels, value in self.prometheus.now(concrete(target["expr"], self.rate), self.end):
-                key = tuple(sorted((k, v) for k, v in labels.items() if k not in {"__name__", "job"}))
+                key = tuple(
+                    sorted((k, v) for k, v in labels.items() if k not in {"__name__", "job"})
+                )
                 heading = headings[i]
                 mapped = words.get(heading, {}).get(f"{value:g}")
                 rows.setdefault(key, {})[i] = mapped or shown(value, units.get(heading, "short"))
@@ -200,7 +231,8 @@ class _Panel:
                 if item["id"] == "mappings":
                     options = item["value"][0]["options"]
                     words[heading] = {
-                        code: textwrap.shorten(option["text"], 60) for code, option in options.items()
+                        code: textwrap.shorten(option["text"], 60)
+                        for code, option in options.items()
                     }
         return units, words
 

@@ -46,7 +46,7 @@ def flowing(stack: Stack) -> bool:
 
 
 def measure(stack: Stack, story: Story, say: Say) -> None:
-    """Both arms at the same low rate, whole inside one rule window, then silence until it is scraped."""
+    """Both arms at one low rate, whole inside one rule window, then silence until scraped."""
     story.measured_from = time.time()
     with loads(stack, LOW_RATE, MEASURED_S, stack.folder, "measured") as outs:
         say(f"both arms at {LOW_RATE:g}/s for {MEASURED_S:g} s")
@@ -63,7 +63,7 @@ def measure(stack: Stack, story: Story, say: Say) -> None:
 
 
 def break_and_mend(stack: Stack, story: Story, say: Say) -> None:
-    """The draft is made slow under load until the alert is delivered, then mended until it clears."""
+    """Made slow under load until the alert is delivered, then mended until it clears."""
     prometheus = stack.prometheus
     with loads(stack, HIGH_RATE, STORY_S, stack.folder, "story"):
         wait_for("load flows to both arms", lambda: flowing(stack), 90)

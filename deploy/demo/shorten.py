@@ -1,4 +1,4 @@
-"""The rules with shorter windows, for a demo or a test only; the files themselves are not touched."""
+"""The rules with shorter windows, for a demo or a test only; the files stay as they are."""
 
 from __future__ import annotations
 

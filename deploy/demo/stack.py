@@ -33,7 +33,7 @@ SLO = {"ttft_s": 2, "tpot_s": 0.12, "gap_p99_s": 0.5, "e2e_s": 20, "objective": 
 USD_PER_HOUR = 3.0
 DRAFT = "draft-k4"
 ARMS = ("baseline", DRAFT)
-# A quarter of the model's speed: fewer events a second, so that a shared machine's noise stays small.
+# A quarter of the model's speed: fewer events a second, less noise on a shared machine.
 ENGINE = (
     "serve", "--preset", "8b-h100", "--time-scale", "0.25", "--enable-force-include-usage",
     "--per-request-spec-decode-metrics", "summary", "--exit-with-parent",
@@ -158,7 +158,8 @@ class Stack:
         config = self._write("alertmanager.yml", yaml.safe_dump(made))
         self._alertmanager = f"127.0.0.1:{port}"
         self.spawn(
-            "alertmanager", path, f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}",
+            "alertmanager", path, f"--config.file={config}",
+            f"--web.listen-address=127.0.0.1:{port}",
             "--cluster.listen-address=", f"--storage.path={self.folder / 'alertmanager'}",
             listening=False,
         )  # fmt: skip
@@ -216,7 +217,15 @@ class Stack:
         path = self._write(f"{kind}-draft.json", text)
         listen = f"127.0.0.1:{self._draft_port}"
         self.spawn(
-            "draft", BIN / "breakeven-sim", *ENGINE, "--listen", listen, "--draft", str(path), "--k", "4"
+            "draft",
+            BIN / "breakeven-sim",
+            *ENGINE,
+            "--listen",
+            listen,
+            "--draft",
+            str(path),
+            "--k",
+            "4",
         )
 
     def spawn(self, name: str, *command: str | Path, listening: bool = True) -> list[str]:
@@ -242,9 +251,7 @@ class Stack:
         try:
             for line in iter(process.stdout.readline, b""):
                 if urls := URL.findall(line.decode("utf-8", "replace")):
-                    threading.Thread(
-                        target=_drain, args=(process.stdout, log), daemon=True
-                    ).start()
+                    threading.Thread(target=_drain, args=(process.stdout, log), daemon=True).start()
                     return urls
         finally:
             timer.cancel()
@@ -273,8 +280,10 @@ class Stack:
         with (self.folder / f"{name}.log").open("ab") as sink:
             process = subprocess.Popen(
                 [
-                    str(BIN / "loadgen"), "replay", "synthetic:in=64,out=48", "--arrival", "constant",
-                    "--rate", f"{rate:g}", "--duration", f"{duration_s:g}s", "--url", self.proxy_url,
+                    str(BIN / "loadgen"), "replay", "synthetic:in=64,out=48",
+                    "--arrival", "constant",
+                    "--rate", f"{rate:g}", "--duration", f"{duration_s:g}s",
+                    "--url", self.proxy_url,
                     "--model", "simulated-model",
                     "--header", f"x-breakeven-arm: {arm}", "--arm", arm, "--out", str(out),
                     "--goodput", goodput, "--usd-per-hour", f"{USD_PER_HOUR:g}", *listen, *extra,
@@ -292,12 +301,12 @@ def _drain(pipe: object, log: Path) -> None:
 
 
 @contextlib.contextmanager
-def loads(stack: Stack, rate: float, duration_s: float, folder: Path, name: str) -> Iterator[list[Path]]:
-    """Both arms under the same offered rate for the block, at most `duration_s`; stopped at its end."""
+def loads(
+    stack: Stack, rate: float, duration_s: float, folder: Path, name: str
+) -> Iterator[list[Path]]:
+    """Both arms under one offered rate for the block, `duration_s` at most; stopped at its end."""
     outs = [folder / f"{name}-{arm}" for arm in ARMS]
-    running = [
-        stack.load(arm, rate, duration_s, out) for arm, out in zip(ARMS, outs, strict=True)
-    ]
+    running = [stack.load(arm, rate, duration_s, out) for arm, out in zip(ARMS, outs, strict=True)]
     try:
         yield outs
     finally:

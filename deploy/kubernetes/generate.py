@@ -1,7 +1,7 @@
 """Write the monitoring overlay's generated parts: `python deploy/kubernetes/generate.py [--check]`.
 
-The PrometheusRule holds the groups of deploy/prometheus/rules as they are, the ConfigMap the JSON of
-dashboards/json. kustomize may not read files outside its folder, hence copies, and hence `--check`.
+The PrometheusRule holds the groups of deploy/prometheus/rules as they are, the ConfigMap the JSON
+of dashboards/json. kustomize may not read files outside its folder, hence copies and `--check`.
 `--runbooks URL` puts an address in front of the runbooks' paths, for links that open.
 """
 
@@ -61,7 +61,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--runbooks", metavar="URL")
     options = parser.parse_args(argv)
-    made = {"prometheusrule.yaml": prometheus_rule(options.runbooks), "dashboards.yaml": dashboards()}
+    made = {
+        "prometheusrule.yaml": prometheus_rule(options.runbooks),
+        "dashboards.yaml": dashboards(),
+    }
     wrong = [
         name
         for name, text in made.items()
@@ -69,7 +72,7 @@ def main(argv: list[str]) -> int:
     ]
     if options.check:
         for name in wrong:
-            print(f"drifted: {name}; run: python deploy/kubernetes/generate.py", file=sys.stderr)
+            sys.stderr.write(f"drifted: {name}; run: python deploy/kubernetes/generate.py\n")
         return 1 if wrong else 0
     for name in wrong:
         (FOLDER / name).write_text(made[name], "utf-8")

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-
 from tests.ops.rulefiles import DASHBOARDS, panels
 
 pytestmark = pytest.mark.ops
@@ -38,7 +37,7 @@ def test_the_sdk_reads_back_what_it_wrote(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dashboards_have_variables_links_and_stable_ids(name: str) -> None:
-    """The datasource is a variable, the three link to one another, the uid never changes by itself."""
+    """The datasource is a variable, the three link to one another, uids are fixed."""
     made = json.loads((DASHBOARDS / f"{name}.json").read_text("utf-8"))
     assert re.fullmatch(r"breakeven-[a-z-]+", made["uid"])
     variables = {variable["name"]: variable for variable in made["templating"]["list"]}
@@ -57,7 +56,9 @@ def test_panels_explain_themselves(name: str, panel: dict[str, Any]) -> None:
     assert len(panel["description"]) > 30
     for target in panel.get("targets") or []:
         assert target["datasource"]["uid"] == "${datasource}"
-        for metric in re.findall(r"\b(?:[a-z_]+:)?(?:breakeven|loadgen)_[a-z0-9_:]+", target["expr"]):
+        for metric in re.findall(
+            r"\b(?:[a-z_]+:)?(?:breakeven|loadgen)_[a-z0-9_:]+", target["expr"]
+        ):
             assert metric in panel["description"], f"{metric} is not named"
     grid = panel["gridPos"]
     assert grid["x"] + grid["w"] <= 24
@@ -83,7 +84,9 @@ def test_decision_words_match_the_codes_of_the_rule() -> None:
     from dashboards.does_the_draft_pay import DECISIONS
     from tests.ops.rulefiles import rules
 
-    (rule,) = [rule for rule in rules("record") if rule["record"] == "arm:breakeven_decision_row:live"]
+    (rule,) = [
+        rule for rule in rules("record") if rule["record"] == "arm:breakeven_decision_row:live"
+    ]
     codes = set(re.findall(r"^\s*(\d) \* \(", rule["expr"], flags=re.MULTILINE))
     assert codes == {code for code, _, _ in DECISIONS}
 
@@ -93,6 +96,8 @@ def test_route_words_match_the_codes_of_the_rule() -> None:
     from dashboards.on_call import ROUTE_STATES
     from tests.ops.rulefiles import rules
 
-    (rule,) = [rule for rule in rules("record") if rule["record"] == "arm:breakeven_route_state:code"]
+    (rule,) = [
+        rule for rule in rules("record") if rule["record"] == "arm:breakeven_route_state:code"
+    ]
     pairs = set(re.findall(r'state="([a-z_]+)"\} == 1\) \* (\d)', rule["expr"]))
     assert {(words.replace(" ", "_"), code) for code, words, _ in ROUTE_STATES} == pairs

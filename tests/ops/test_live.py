@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.ops.rulefiles import DASHBOARDS, concrete, panels
 
 pytestmark = [pytest.mark.ops, pytest.mark.timeout(700)]
@@ -121,7 +120,10 @@ def test_panels_equal_the_generators_own_figures(told: Told) -> None:
     }
     for arm in own:
         pairs |= {
-            f"goodput {arm}": (panel("arm:breakeven_goodput:ratio_rate5mARM", arm), own[arm]["goodput"]),
+            f"goodput {arm}": (
+                panel("arm:breakeven_goodput:ratio_rate5mARM", arm),
+                own[arm]["goodput"],
+            ),
             f"cost {arm}": (
                 panel("arm:breakeven_cost_usd_per_good_response:ratio_rate5mARM", arm),
                 own[arm]["cost"],
@@ -138,7 +140,9 @@ def test_panels_equal_the_generators_own_figures(told: Told) -> None:
             bucketed_p99(own[arm]["gaps"], bounds),
         )
     for name, (shown, truth) in pairs.items():
-        sys.stderr.write(f"  {name}: panel {shown:.6g}, generator {truth:.6g}, ratio {shown / truth:.4f}\n")
+        sys.stderr.write(
+            f"  {name}: panel {shown:.6g}, generator {truth:.6g}, ratio {shown / truth:.4f}\n"
+        )
     wrong = {name: pair for name, pair in pairs.items() if abs(pair[0] / pair[1] - 1) > WITHIN}
     assert not wrong
 
@@ -170,7 +174,7 @@ def test_every_panel_query_gives_finite_values_that_change_with_load(told: Told)
 
 
 def test_break_even_lost_fires_is_delivered_and_clears_after_its_band(told: Told) -> None:
-    """Slow draft -> margin below 0 -> webhook; mended -> held inside the band -> resolved at the webhook."""
+    """Slow: margin below 0, webhook. Mended: held inside the band, then resolved."""
     story = told.story
     assert story.worst_margin < 0.05
     assert story.slow_at < story.fired_at < story.recovered_at < story.cleared_at
@@ -202,18 +206,30 @@ def test_pictures_are_drawn_from_the_panels(told: Told) -> None:
 
     for path in sorted(DASHBOARDS.glob("*.json")):
         out = told.folder / f"{path.stem}.png"
-        draw(path, told.prometheus, told.story.began, told.story.ended, out, rate_interval=RATE_INTERVAL)
+        draw(
+            path,
+            told.prometheus,
+            told.story.began,
+            told.story.ended,
+            out,
+            rate_interval=RATE_INTERVAL,
+        )
         assert out.stat().st_size > 50_000
 
 
 def test_every_raw_name_of_rules_and_panels_is_on_a_live_page(told: Told) -> None:
-    """What the tables promise is really exported: only a certificate's gauges need one to be loaded."""
+    """What the tables promise is exported; only a certificate's gauges need one to be loaded."""
     from tests.ops.test_names import QUERIES, recorded_names, selectors
 
     read = {s.name for expr in QUERIES.values() for s in selectors(concrete(expr))}
     read -= recorded_names().keys() | {"ALERTS"}
-    conditional = {name for name in read if "certifi" in name or name.endswith("_load_requests_per_second")}
-    conditional |= {"breakeven_route_threshold_requests_per_second", "breakeven_simulated_evidence_allowed"}
+    conditional = {
+        name for name in read if "certifi" in name or name.endswith("_load_requests_per_second")
+    }
+    conditional |= {
+        "breakeven_route_threshold_requests_per_second",
+        "breakeven_simulated_evidence_allowed",
+    }
     absent = [
         name
         for name in sorted(read - conditional)

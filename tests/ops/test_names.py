@@ -11,18 +11,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.ops.rulefiles import RUNBOOKS, concrete, expressions, rules
 
 from breakeven.engine_schemas import SCHEMAS
 from breakeven.slo import Verdict
 from breakeven_loadgen.replay import metrics as loadgen_metrics
 from breakeven_proxy.observe.engine import BUCKETED
 from breakeven_proxy.observe.metrics import PREFIX, SPECS
-from tests.ops.rulefiles import RUNBOOKS, concrete, expressions, rules
 
 pytestmark = pytest.mark.ops
 
 TARGET_LABELS = {"job", "instance"}
-PROMETHEUS = {"up": TARGET_LABELS, "ALERTS": TARGET_LABELS | {"alertname", "alertstate", "severity", "arm"}}
+PROMETHEUS = {
+    "up": TARGET_LABELS,
+    "ALERTS": TARGET_LABELS | {"alertname", "alertstate", "severity", "arm"},
+}
 HISTOGRAM = ("_bucket", "_sum", "_count")
 
 
@@ -55,7 +58,7 @@ def engine_names() -> dict[str, set[str]]:
 def loadgen_names() -> dict[str, set[str]]:
     """Names of a running replay."""
     names = {f"{name}_total": TARGET_LABELS for name in loadgen_metrics.COUNTERS}
-    names |= {name: TARGET_LABELS for name in loadgen_metrics.GAUGES}
+    names |= dict.fromkeys(loadgen_metrics.GAUGES, TARGET_LABELS)
     names[f"{loadgen_metrics.REQUESTS}_total"] = TARGET_LABELS | {"verdict"}
     return names
 
@@ -132,11 +135,9 @@ def test_the_walk_finds_every_selector() -> None:
 
 
 def test_a_renamed_metric_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Renaming any family of the proxy that rules or panels read leaves a query without its name."""
+    """Renaming any family of the proxy that is read leaves a query without its name."""
     read = {selector.name for expr in QUERIES.values() for selector in selectors(concrete(expr))}
-    used = [
-        name for name in SPECS if read & {f"{PREFIX}{name}{part}" for part in ("", *HISTOGRAM)}
-    ]
+    used = [name for name in SPECS if read & {f"{PREFIX}{name}{part}" for part in ("", *HISTOGRAM)}]
     assert len(used) > 30
     for name in used:
         renamed = {f"renamed_{k}" if k == name else k: spec for k, spec in SPECS.items()}

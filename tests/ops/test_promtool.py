@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.ops.rulefiles import PROMTOOL_TESTS, ROOT, RULES
 
 pytestmark = pytest.mark.ops
@@ -85,7 +84,9 @@ MUTATIONS = {
     ),
     "exclusive arms only": (
         "telemetry",
-        re.compile(r"and on \(job, arm\)\n +\(max by \(job, arm\) \(breakeven_arm_exclusive\) == 1\)"),
+        re.compile(
+            r"and on \(job, arm\)\n +\(max by \(job, arm\) \(breakeven_arm_exclusive\) == 1\)"
+        ),
         "",
     ),
     "slow clients": (
