@@ -40,6 +40,9 @@ SIMULATED = Labels(EngineKind.SIMULATED, ContentKind.SYNTHETIC, AcceptanceKind.S
 
 TIGHT_SLO = SLO(ttft_s=0.5, tpot_s=0.03, gap_p99_s=0.2, e2e_s=20.0, objective=0.99)
 DRAIN_S = 60.0
+KNEE_34 = Engine("knee-34", 5.5e-3, 160e-6, 1.5, 39e-9, 1.2e-3, 410_000, "8B")
+"""The 8B preset with an eightfold compute cost per token: verification stops being nearly free at
+34 tokens instead of 270, so that reversals happen at batches that a test can simulate."""
 
 
 @dataclass(frozen=True)

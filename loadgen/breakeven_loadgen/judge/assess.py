@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from breakeven.facts import ALL, MIN_GAIN, Cell, Facts, Floor, Interval, Word, word_of
-from breakeven.provenance import LOSSLESS_METHODS, Labels, weakest
+from breakeven.facts import ALL, MIN_GAIN, Cell, Facts, Interval, Word, word_of
+from breakeven.provenance import Labels, weakest
 
 from ..replay.gates import GateResult
 from . import floors as floor_tests
 from . import gates, quality
 from .dataset import ArmRecord, ContractRecord, Grid, Traffic
+from .demands import cohort_floor, quality_floors, unsupported, unverified
 from .figures import summed
 from .headroom import Capacity, capacity
 from .money import ArmCost, arm_cost, cost_ratio
@@ -122,8 +123,8 @@ def _candidate(
         invalid=tuple(
             f"{gate.name}: {gate.reason}" for gate in found_gates if gate.passed is False
         ),
-        unsupported=_unsupported(grid, arm, contract),
-        unverified=_unverified(arm),
+        unsupported=unsupported(grid, arm, contract),
+        unverified=unverified(arm),
         quality=quality.faults(shown, control),
         ttft_share=ttft_share,
         median_output=output,
@@ -131,7 +132,7 @@ def _candidate(
     )
     return Candidate(
         arm, facts, tuple(found_gates), tuple(lines),
-        tuple(flag for flag in (coalesced, *_promotion_flags(lines)) if flag),
+        tuple(f for f in (coalesced, *_small_cohorts(lines), *_promotion_flags(lines)) if f),
         quality.unproven(shown), arm_capacity(book, arm.name), k,
     )  # fmt: skip
 
@@ -166,7 +167,7 @@ def _whole_line(
     bound = floor_tests.price_floor(price.usd_per_good if price else None, contract)
     if bound is not None:
         kept.append(bound)
-    kept += _quality_floors(book, arm.name, load, contract)
+    kept += quality_floors(book, arm.name, load, contract)
     margin, word, shaky = _margin(effect), _word(effect), _unstable(pairs)
     if shaky:
         margin, word = None, _by_completion(pairs)
@@ -223,14 +224,12 @@ def _cohort_lines(
     for load in loads:
         for cohort in book.cohorts(load):
             pairs = book.pairs(arm.name, load, cohort)
-            if len(pairs) < 2:
-                continue
             effect = log_ratio(*s_per_token(pairs))
             found = sheet(pairs, depth(pairs, arm.k), whole=False)
             whole = book.pairs(arm.name, load)
             rows = sum(pair.base.rows for pair in whole)
             shaky = _unstable(pairs)
-            kept = _cohort_floor(cohort, pairs, contract)
+            kept = cohort_floor(cohort, pairs, contract)
             cell = Cell(
                 cohort=cohort,
                 load=load,
@@ -284,6 +283,17 @@ def _promotion_lines(book: Book, arm: ArmRecord) -> list[Line]:
     return out
 
 
+def _small_cohorts(lines: list[Line]) -> list[str]:
+    """Cohorts that too few blocks can speak for: nothing is shown of them, either way."""
+    thin = [line.cell for line in lines if line.traffic == "main" and line.cell.blocks < MIN_BLOCKS]
+    return [
+        f"{cell.cohort} at {cell.rate:g}/s: {cell.blocks} blocks with enough answers, too few to "
+        "judge it by itself"
+        for cell in thin
+        if cell.cohort != ALL
+    ]
+
+
 def _promotion_flags(lines: list[Line]) -> list[str]:
     return [
         f"{line.traffic} at {line.cell.rate:g}/s: it loses there (margin "
@@ -291,67 +301,6 @@ def _promotion_flags(lines: list[Line]) -> list[str]:
         for line in lines
         if line.traffic != "main" and line.cell.word is Word.LOSES and line.cell.margin
     ]
-
-
-# --- contract -----------------------------------------------------------------------------------
-
-
-def _floor_of(cohort: str, contract: ContractRecord) -> float | None:
-    """Quality floor of a cohort, by its name or its task/lang (chat-en for chat/en)."""
-    for name, demands in contract.floors.items():
-        if name in (cohort, "*", ALL) or name.replace("/", "-") == cohort:
-            return demands.get("quality")
-    return None
-
-
-def _cohort_floor(cohort: str, pairs: list[Pair], contract: ContractRecord) -> tuple[Floor, ...]:
-    share = _floor_of(cohort, contract)
-    if share is None:
-        return ()
-    pooled = summed([pair.arm for pair in pairs])
-    return (floor_tests.quality_floor(cohort, pooled, share),)
-
-
-def _quality_floors(book: Book, arm: str, load: str, contract: ContractRecord) -> list[Floor]:
-    """Floors of the contract that apply to all traffic: one for `*`, or of its only cohort."""
-    pairs = book.pairs(arm, load)
-    if not pairs or book.cohorts(load):
-        return []
-    names = {str(name) for pair in pairs for name in pair.arm_run.rows.cohort}
-    shares = [s for name in names if (s := _floor_of(name, contract)) is not None]
-    if not shares:
-        return []
-    pooled = summed([pair.arm for pair in pairs])
-    return [floor_tests.quality_floor(ALL, pooled, max(shares))]
-
-
-def _unsupported(grid: Grid, arm: ArmRecord, contract: ContractRecord) -> tuple[str, ...]:
-    """Features that the service uses and the candidate failed, or never showed.
-
-    A feature that the baseline fails too is no fault of the draft, but not promised either.
-    """
-    out = []
-    probes = grid.probes.get(arm.name, {})
-    control = grid.probes.get(grid.record.baseline.name, {})
-    for feature in contract.features:
-        support = probes.get(feature, {}).get("support", "untested")
-        if support != "supported":
-            usual = control.get(feature, {}).get("support", "untested")
-            out.append(f"{feature} is {support} on {arm.name} (baseline: {usual})")
-    for feature, found in sorted(probes.items()):
-        usual = control.get(feature, {}).get("support", "untested")
-        failed = found.get("support") == "failed" and usual == "supported"
-        if failed and feature not in contract.features:
-            out.append(f"{feature} fails on {arm.name} and works on the baseline")
-    return tuple(out)
-
-
-def _unverified(arm: ArmRecord) -> tuple[str, ...]:
-    """Sampler semantics: a stated method that is lossy forbids; an unstated one is listed only."""
-    method = arm.rejection_sample_method
-    if method is None or method in LOSSLESS_METHODS or method == "synthetic":
-        return ()
-    return (f"rejection_sample_method {method} is lossy: outputs are not the target's",)
 
 
 # --- the baseline by itself -----------------------------------------------------------------------

@@ -24,8 +24,8 @@ Mask = NDArray[np.bool_]
 
 PROMPT_CLASSES = (("prompt<1k", 0, 1024), ("prompt 1k-8k", 1024, 8192), ("prompt>8k", 8192, None))
 """Cohorts by context length: acceptance can decay with it while the mean looks well."""
-MIN_COHORT_ROWS = 8
-"""A cohort of fewer answers per run is too small to compare by itself."""
+MIN_COHORT_ROWS = 3
+"""A cohort of fewer answers in a run is left out of that block."""
 MISFORMED = (Verdict.MALFORMED.value, Verdict.TRUNCATED.value)
 
 _FLOATS = (
@@ -211,7 +211,7 @@ def _quantiles(values: Floats) -> dict[str, float] | None:
 
 
 def cohorts(rows: Rows) -> dict[str, Mask]:
-    """Masks of the cohorts that are large enough: configured ones, and by prompt length.
+    """Masks of the cohorts of a run: configured ones, and by prompt length.
 
     A single configured cohort is the whole and is not repeated.
     """
@@ -226,7 +226,7 @@ def cohorts(rows: Rows) -> dict[str, Mask]:
     big = {name: mask for name, mask in by_length.items() if np.sum(mask) >= MIN_COHORT_ROWS}
     if len(big) > 1:
         out |= big
-    return {name: mask for name, mask in out.items() if np.sum(mask) >= MIN_COHORT_ROWS}
+    return out
 
 
 def summed(parts: list[Figures]) -> Figures:

@@ -177,6 +177,11 @@ of the same prompts (template included), default sampling."""
 def identity(grid: Grid, arm: str) -> GateResult:
     """The same target behind both arms, as far as the engines show it; the rest is listed."""
     base, other = grid.identity.get(grid.record.baseline.name, {}), grid.identity.get(arm, {})
+    for name in (grid.record.baseline.name, arm):
+        seen = {run.facts.get("engine_version") for run in grid.runs if run.plan.arm == name}
+        if len(seen) > 1:
+            shown = ", ".join(sorted(str(one) for one in seen))
+            return GateResult("identity", False, f"{name} changed its engine version: {shown}")
     unverified = []
     for name in IDENTITY:
         left, right = base.get(name), other.get(name)
@@ -216,14 +221,20 @@ def plausibility(book: Book, arm: str, loads: Iterable[str]) -> GateResult:
     for load in loads:
         for run in book.grid.of(arm, load).values():
             found = book.figures(run)
-            fault = _impossible(run, found) if found else None
+            fault = impossible(run, found) if found else None
             if fault:
                 reason = f"{fault} at {load}, block {run.plan.block}"
                 return GateResult("plausibility", False, reason)
     return GateResult("plausibility", True, "acceptance, M and sums are possible")
 
 
-def _impossible(run: RunData, found: Figures) -> str | None:
+def impossible(run: RunData, found: Figures) -> str | None:
+    """Why the figures of one run cannot be, or None."""
+    made = [page.get("g") for page in run.engine]
+    if made and all(g is not None for g in made):
+        total = sum(g for g in made if g is not None)
+        if total < found.output_tokens * MIN_TRAILING:
+            return f"the engine made {total:.0f} tokens, the client got {found.output_tokens:.0f}"
     for page in run.engine:
         acceptance, m, k = page.get("acceptance"), page.get("m"), page.get("k")
         if acceptance is not None and not 0 <= acceptance <= 1 + M_SLACK:

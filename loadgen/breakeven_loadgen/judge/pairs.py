@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from breakeven.facts import ALL
 
 from .dataset import Grid, RunData, Traffic
-from .figures import Figures, cohorts, figures
+from .figures import MIN_COHORT_ROWS, Figures, cohorts, figures
 
 Floats = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class Book:
             rows = run.rows
             if cohort != ALL:
                 mask = self.masks(run).get(cohort)
-                if mask is None:
+                if mask is None or np.sum(mask) < MIN_COHORT_ROWS:
                     return None
                 rows = rows.where(mask)
             self._figures[key] = figures(rows, self.grid.record.slo)
@@ -61,12 +61,11 @@ class Book:
         return self._cohorts[run.plan.index]
 
     def cohorts(self, load: str, traffic: Traffic = "main") -> list[str]:
-        """Cohorts that are large enough in every baseline run of this load; ALL is not listed."""
-        names: set[str] | None = None
+        """Cohorts that occur in the baseline's runs of this load; ALL is not listed."""
+        names: set[str] = set()
         for run in self.grid.of(self.grid.record.baseline.name, load, traffic=traffic).values():
-            found = set(self.masks(run))
-            names = found if names is None else names & found
-        return sorted(names or ())
+            names |= set(self.masks(run))
+        return sorted(names)
 
     def pairs(
         self, arm: str, load: str, cohort: str = ALL, traffic: Traffic = "main"

@@ -28,6 +28,8 @@ MIN_BLOCKS = 6
 DEFAULT_BLOCKS = 8
 POWER = 0.8
 """Chance of a significant result that "blocks needed" plans for."""
+LARGE_EFFECT = 2.0
+"""Standard deviations: shown by MIN_BLOCKS blocks with more than POWER, so nothing is solved."""
 MAX_BLOCKS_NEEDED = 1000
 """Above this the answer is "no difference that can be shown", not a number of blocks."""
 
@@ -206,9 +208,10 @@ def blocks_needed(mean: float, sd: float) -> int | None:
     size = abs(mean) / sd
     if size < 1e-3:
         return None
-    # From 2 blocks on power only rises; a size above 8 is shown by the fewest blocks there are.
+    if size >= LARGE_EFFECT:
+        return MIN_BLOCKS
     solved = TTestPower().solve_power(
-        effect_size=min(size, 8.0), alpha=ALPHA, power=POWER, alternative="two-sided"
+        effect_size=size, alpha=ALPHA, power=POWER, alternative="two-sided"
     )
     count = max(MIN_BLOCKS, math.ceil(float(np.max(solved))))
     return count if count <= MAX_BLOCKS_NEEDED else None
