@@ -37,6 +37,8 @@ class Draft:
     held_tokens: int
     tau: float
     prefill_token_s: float = 0.0
+    # Cohorts: (share, conditional) rows; each request belongs to one, `conditional` to the rest.
+    mix: tuple[tuple[float, tuple[float, ...]], ...] = ()
 
     def cost_s(self, batch: int, kv_tokens: int, k: int) -> float:
         """D + H of one cycle, seconds; 0 when nothing is drafted."""
@@ -45,18 +47,36 @@ class Draft:
         once = self.d_fix_s + self.d_tok_s * batch + self.d_kv_s * kv_tokens
         return once * (1 if self.parallel else k) + self.h_s
 
-    def survival(self, k: int, shift: float = 0.0) -> tuple[float, ...]:
-        """S_1..S_k: probability that at least i drafts are accepted, after a logit shift."""
+    def cohort(self, draw: float) -> tuple[float, ...]:
+        """The conditional acceptance of the request with this uniform draw in 0..1."""
+        for share, conditional in self.mix:
+            if draw < share:
+                return conditional
+            draw -= share
+        return self.conditional
+
+    def survival(
+        self, k: int, shift: float = 0.0, conditional: tuple[float, ...] | None = None
+    ) -> tuple[float, ...]:
+        """S_1..S_k: probability that at least i drafts are accepted, after a logit shift.
+
+        Of `conditional` (a cohort's) where given. Raises SimInputError for a k that is not known.
+        """
         if not 0 <= k <= len(self.conditional):
             raise SimInputError(
                 f"k={k} for draft {self.name!r}: acceptance is known for "
                 f"1..{len(self.conditional)} positions; choose k in that range"
             )
-        return tuple(accumulate((shifted(c, shift) for c in self.conditional[:k]), mul))
+        chosen = self.conditional if conditional is None else conditional
+        return tuple(accumulate((shifted(c, shift) for c in chosen[:k]), mul))
 
     def committed_per_cycle(self, k: int, shift: float = 0.0) -> float:
-        """M = 1 + Σ S_i, tokens per cycle, before anything is cut by a stop."""
-        return 1.0 + sum(self.survival(k, shift))
+        """M = 1 + Σ S_i, tokens per cycle, before anything is cut by a stop; mean of the mix."""
+        rest = 1.0 - sum(share for share, _ in self.mix)
+        total = rest * sum(self.survival(k, shift))
+        for share, conditional in self.mix:
+            total += share * sum(self.survival(k, shift, conditional))
+        return 1.0 + total
 
 
 def shifted(probability: float, shift: float) -> float:
@@ -128,6 +148,7 @@ _FILE_DEFAULTS: dict[str, object] = {
     "held_tokens": 0,
     "tau": 0.0,
     "prefill_token_ms": 0.0,
+    "mix": [],
 }
 
 
@@ -148,13 +169,7 @@ def read_draft(path: Path) -> Draft:
         if key not in _FILE_DEFAULTS:
             raise SimInputError(f"{path}: unknown key {key!r}: use {', '.join(_FILE_DEFAULTS)}")
     value = {**_FILE_DEFAULTS, **given}
-    conditional = value["conditional"]
-    if not (
-        isinstance(conditional, list)
-        and conditional
-        and all(isinstance(c, int | float) and 0 <= c <= 1 for c in conditional)
-    ):
-        raise SimInputError(f"{path}: conditional={conditional!r}: give a list of numbers in 0..1")
+    conditional = _probabilities(path, "conditional", value["conditional"])
 
     def number(key: str, least: float = 0.0) -> float:
         got = value[key]
@@ -169,12 +184,39 @@ def read_draft(path: Path) -> Draft:
         d_kv_s=number("d_kv_ms") / 1e3,
         h_s=number("h_ms") / 1e3,
         parallel=bool(value["parallel"]),
-        conditional=tuple(float(c) for c in conditional),
+        conditional=conditional,
         kv_factor=number("kv_factor", 1.0),
         held_tokens=int(number("held_tokens")),
         tau=number("tau"),
         prefill_token_s=number("prefill_token_ms") / 1e3,
+        mix=_mix(path, value["mix"], len(conditional)),
     )
+
+
+def _probabilities(path: Path, key: str, given: object) -> tuple[float, ...]:
+    if isinstance(given, list) and given:
+        numbers = [c for c in given if isinstance(c, int | float) and 0 <= c <= 1]
+        if len(numbers) == len(given):
+            return tuple(float(c) for c in numbers)
+    raise SimInputError(f"{path}: {key}={given!r}: give a list of numbers in 0..1")
+
+
+def _mix(path: Path, given: object, positions: int) -> tuple[tuple[float, tuple[float, ...]], ...]:
+    rows: list[tuple[float, tuple[float, ...]]] = []
+    for row in given if isinstance(given, list) else [given]:
+        fields: dict[str, object] = row if isinstance(row, dict) else {}
+        share = fields.get("share")
+        if not isinstance(share, int | float) or not 0 < share <= 1:
+            raise SimInputError(
+                f'{path}: mix={given!r}: give rows {{"share": 0.3, "conditional": […]}}'
+            )
+        conditional = _probabilities(path, "mix conditional", fields.get("conditional"))
+        if len(conditional) != positions:
+            raise SimInputError(f"{path}: mix: give {positions} positions, as in conditional")
+        rows.append((float(share), conditional))
+    if sum(share for share, _ in rows) > 1.0 + 1e-9:
+        raise SimInputError(f"{path}: mix: the shares add up to more than 1: lower them")
+    return tuple(rows)
 
 
 def k_rows(value: str) -> tuple[tuple[int, int, int], ...]:

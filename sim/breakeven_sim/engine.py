@@ -136,8 +136,9 @@ class SimEngine:
         draft = self.config.draft
         survival: tuple[float, ...] = ()
         if draft is not None:
+            cohort = draft.cohort(rng.random()) if draft.mix else None
             shift = rng.gauss(0.0, draft.tau) if draft.tau else 0.0
-            survival = draft.survival(self.config.max_k, shift)
+            survival = draft.survival(self.config.max_k, shift, cohort)
         keys = block_keys if self.config.prefix_caching else ()
         sequence = Sequence(
             self._serial, arrival_s, prompt_tokens, max_tokens, eos_at, keys, survival, rng,

@@ -121,6 +121,7 @@ def test_custom_draft_files(tmp_path: Path) -> None:
         ('{"d_fix_ms": 1}', "conditional=None: give a list of numbers in 0..1"),
         ('{"d_fix_ms": -1, "conditional": [0.5]}', "d_fix_ms=-1: give a number ≥ 0"),
         ('{"alpha": 0.7}', "unknown key 'alpha'"),
+        ('{"d_fix_ms": 1, "conditional": [0.5], "mix": [{"share": 2}]}', "give rows"),
     ):
         good.write_text(text)
         bad = subprocess.run(

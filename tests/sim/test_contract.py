@@ -198,6 +198,22 @@ def test_metrics_page_is_the_recorded_one(sims: dict[str, Sim], arm: str) -> Non
     assert [name for name in order if name.startswith("vllm:")] == vllm
 
 
+def test_one_misspelt_name_is_caught(sims: dict[str, Sim]) -> None:
+    """The comparison above fails for every single family, type, label or bucket that is off."""
+    recorded = parse_response((DATA / "ngram/metrics_after.raw").read_bytes()).body.decode()
+    wanted = read_page(recorded)
+    for name in wanted[0]:
+        assert read_page(re.sub(rf"\b{name}", name + "s", recorded)) != wanted, name
+    for wrong in (
+        "model_name=",
+        "finished_reason=",
+        'le="0.025"',
+        "TYPE vllm:num_preemptions_total",
+    ):
+        assert wrong in recorded
+        assert read_page(recorded.replace(wrong, wrong.replace("=", "x=") + "1")) != wanted
+
+
 @pytest.mark.parametrize(
     "label", ["finished_reason", "source", "reason", "sleep_state", "position", "engine"]
 )

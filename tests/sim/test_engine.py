@@ -84,6 +84,20 @@ def test_requests_differ_by_a_logit_shift() -> None:
     assert low < 0.85 * middle < middle < 0.87 * high
 
 
+def test_a_mix_of_cohorts_has_its_own_acceptance_each() -> None:
+    """A share of the requests drafts well, the rest badly; M of the draft is the mean."""
+    draft = draft_named("ngram", "8B")
+    assert draft is not None
+    mixed = replace(draft, mix=((0.25, (0.9,) * 5),))
+    engine = SimEngine(replace(engine_config("8b-h100", "ngram", 5), draft=mixed))
+    first = [engine.submit(0.0, 10, 10).survival[0] for _ in range(800)]
+    assert set(first) == {0.13, 0.9}
+    assert first.count(0.9) / 800 == pytest.approx(0.25, abs=0.05)
+    good = replace(draft, conditional=(0.9,) * 5).committed_per_cycle(5)
+    mean = 0.25 * good + 0.75 * draft.committed_per_cycle(5)
+    assert mixed.committed_per_cycle(5) == pytest.approx(mean)
+
+
 def test_acceptance_depends_on_seed_and_order_only() -> None:
     """The same arrivals give the same tokens at any load; another seed does not."""
     config = engine_config("8b-h100", "eagle3", 3, seed=4)
