@@ -204,14 +204,14 @@ def test_one_misspelt_name_is_caught(sims: dict[str, Sim]) -> None:
     wanted = read_page(recorded)
     for name in wanted[0]:
         assert read_page(re.sub(rf"\b{name}", name + "s", recorded)) != wanted, name
-    for wrong in (
-        "model_name=",
-        "finished_reason=",
-        'le="0.025"',
-        "TYPE vllm:num_preemptions_total",
+    for right, wrong in (
+        ("model_name=", "model="),
+        ("finished_reason=", "reason="),
+        ('le="0.025"', 'le="0.02"'),
+        ("_total counter", "_total gauge"),
     ):
-        assert wrong in recorded
-        assert read_page(recorded.replace(wrong, wrong.replace("=", "x=") + "1")) != wanted
+        assert right in recorded
+        assert read_page(recorded.replace(right, wrong)) != wanted
 
 
 @pytest.mark.parametrize(
