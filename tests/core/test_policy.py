@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from breakeven.policy import LoadAwareRules, LoadPreference, LoadWindow, prefer, split_arm
 
 BREAK_EVEN = 64.0
-STEP_S = 5.0
+STEP_S = 10.0
 WEEK_S = 7 * 86_400
 
 
