@@ -21,7 +21,7 @@ def week(seed: int) -> Iterator[tuple[float, float, float]]:
     """(time, noisy load, true load): a day's wave 10-110, noise sd 12, correlated over 2 min."""
     rng = np.random.default_rng(seed)
     steps = int(WEEK_S / STEP_S)
-    keep = math.exp(-STEP_S / 120)  # AR(1): an Ornstein-Uhlenbeck process seen every 5 s
+    keep = math.exp(-STEP_S / 120)  # AR(1): an Ornstein-Uhlenbeck process seen every STEP_S
     shocks = rng.normal(0.0, 12 * math.sqrt(1 - keep * keep), steps)
     noise = 0.0
     for i in range(steps):
