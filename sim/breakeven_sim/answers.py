@@ -29,7 +29,11 @@ class Answer:
         self._include_usage = self._generation.include_usage or force
         self._continuous = self._generation.continuous_usage or force
         self._started: set[int] = set()
-        self._plain = generation.logprobs is None and not generation.return_token_ids
+        self._plain = (
+            generation.logprobs is None
+            and not generation.return_token_ids
+            and generation.tool is None
+        )
         self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     # -- stream -----------------------------------------------------------------------------------
@@ -78,6 +82,8 @@ class Answer:
     def _choice(self, choice: Choice, delta: Delta) -> bytes:
         generation = self._generation
         ids = delta.token_ids if generation.return_token_ids else None
+        if generation.tool is not None:
+            return self._tool_choice(choice, delta, ids)
         if self._chat:
             return wire.chat_choice(
                 choice.index, delta.text, self._logprobs(delta.logprobs, 0), delta.finish,
@@ -95,6 +101,28 @@ class Answer:
             choice.index, text, self._logprobs(delta.logprobs, offset), delta.finish, delta.stop,
             ids, generation.prompts[choice.prompt] if with_prompt else None,
         )  # fmt: skip
+
+    def _tool_choice(self, choice: Choice, delta: Delta, ids: list[int] | None) -> bytes:
+        function: dict[str, object] = {"arguments": delta.text}
+        call: dict[str, object] = {"index": 0, "function": function}
+        if choice.index not in self._started:
+            self._started.add(choice.index)
+            call = {
+                "id": self._call_id(choice),
+                "type": "function",
+                "index": 0,
+                "function": {"name": self._generation.tool, **function},
+            }
+        finish = self._finish(delta.finish)
+        return wire.tool_choice(choice.index, call, self._logprobs(delta.logprobs, 0), finish, ids)
+
+    def _call_id(self, choice: Choice) -> str:
+        return f"chatcmpl-tool-{self._envelope.id[-16:]}{choice.index}"
+
+    def _finish(self, finish: str | None) -> str | None:
+        """A call that the model chose ends with tool_calls, a named one with stop, as in vLLM."""
+        chosen = self._generation.tool is not None and not self._generation.tool_named
+        return "tool_calls" if chosen and finish == "stop" else finish
 
     def _usage_event(self) -> bytes:
         flight = self._flight
@@ -131,6 +159,13 @@ class Answer:
         ids = choice.token_ids if generation.return_token_ids else None
         finish = choice.finish or "stop"
         logprobs = self._logprobs(choice.logprobs(), 0)
+        if generation.tool is not None:
+            function = {"name": generation.tool, "arguments": choice.text}
+            call = {"id": self._call_id(choice), "type": "function", "function": function}
+            done = self._finish(finish) or "stop"
+            return wire.chat_message_choice(
+                choice.index, None, logprobs, done, choice.stop, ids, [call]
+            )
         if self._chat:
             return wire.chat_message_choice(
                 choice.index, choice.text, logprobs, finish, choice.stop, ids

@@ -79,6 +79,8 @@ def _address(value: str) -> tuple[str, int]:
               type=click.Choice(["none", "summary", "detailed"]))  # fmt: skip
 @click.option("--enable-per-request-metrics", is_flag=True, help="As vLLM: times in the response.")
 @click.option("--enable-request-id-headers", is_flag=True, help="As vLLM: x-request-id.")
+@click.option("--enable-auto-tool-choice", is_flag=True,
+              help="As vLLM with a --tool-call-parser: answer tools with a call.")  # fmt: skip
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the parent process is gone.")
 @click.option("--fault", "faults", multiple=True, metavar="KIND[:KEY=VALUE,…]",
               help=f"Repeatable. Kinds: {', '.join(KINDS)}.")  # fmt: skip
@@ -103,6 +105,7 @@ def serve_command(
     per_request_spec_decode_metrics: SpecMetrics,
     enable_per_request_metrics: bool,
     enable_request_id_headers: bool,
+    enable_auto_tool_choice: bool,
     exit_with_parent: bool,
     faults: tuple[str, ...],
 ) -> None:
@@ -137,6 +140,7 @@ def serve_command(
             per_request_spec_decode_metrics,
             enable_per_request_metrics,
             enable_request_id_headers,
+            enable_auto_tool_choice,
         ),
         max_num_queued_reqs=max_num_queued_reqs,
         max_num_queued_tokens=max_num_queued_tokens,

@@ -44,7 +44,7 @@ class Generating:
         self.faults = Faults(config.faults, config.engine.seed)
         self._config = config
         self._driver = driver
-        self._limits = Limits((config.model,), config.context_tokens)
+        self._limits = Limits((config.model,), config.context_tokens, config.options.tool_calls)
         self._started = monotonic()
         self._serial = 0
 

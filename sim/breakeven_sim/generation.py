@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .driver import Driver
 from .kv import BLOCK_TOKENS
@@ -22,8 +23,7 @@ class EngineDead(Exception):
     """The engine died while the request was in flight."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What one event of a choice carries; `tokens` is the choice's total so far."""
 
     text: str

@@ -16,3 +16,5 @@ class Options:
     per_request_spec_decode_metrics: SpecMetrics = "none"
     per_request_metrics: bool = False
     request_id_headers: bool = False
+    # --enable-auto-tool-choice: calls the first (or the named) tool with valid arguments.
+    tool_calls: bool = False

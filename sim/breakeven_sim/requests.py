@@ -52,6 +52,8 @@ class Generation:
     stream_interval: int = 1
     request_id: str | None = None
     fixed: tuple[str, ...] | None = None
+    tool: str | None = None
+    tool_named: bool = False
     requested_max_tokens: int | None = None
 
 
@@ -61,7 +63,7 @@ class Limits:
 
     models: tuple[str, ...]
     max_model_len: int
-    tool_parser: bool = False
+    tool_calls: bool = False
 
 
 @dataclass(slots=True)
@@ -161,7 +163,7 @@ def parse(endpoint: Endpoint, values: Mapping[str, object], limits: Limits) -> G
             f"The model `{model}` does not exist. Valid aliases: {', '.join(limits.models)}.",
             "model",
         )
-    _check_tools(values, limits)
+    tool = _tool(values, limits) if endpoint == "chat" else None
     n = body.integer("n", 1) or 0
     if n < 1:
         raise _refused(f"n must be at least 1, got {n}.", None)
@@ -187,7 +189,9 @@ def parse(endpoint: Endpoint, values: Mapping[str, object], limits: Limits) -> G
         echo=endpoint != "responses" and body.flag("echo"),
         stream_interval=max(1, body.integer("stream_interval", 1) or 1),
         request_id=body.text("request_id"),
-        fixed=_structured(values),
+        fixed=_structured(values) if tool is None else structured.arguments(tool),
+        tool=None if tool is None else structured.tool_name(tool),
+        tool_named=isinstance(values.get("tool_choice"), dict),
         requested_max_tokens=asked,
     )
 
@@ -289,18 +293,25 @@ def _logprobs(endpoint: Endpoint, body: _Body) -> int | None:
     return None
 
 
-def _check_tools(values: Mapping[str, object], limits: Limits) -> None:
-    choice = values.get("tool_choice")
-    if not values.get("tools") or limits.tool_parser:
-        return
-    if choice == "auto" or choice is None:
+def _tool(values: Mapping[str, object], limits: Limits) -> Mapping[str, object] | None:
+    """The tool that the answer calls: the named one, else the first. None: an answer in words."""
+    tools, choice = values.get("tools"), values.get("tool_choice", "auto")
+    if not isinstance(tools, list) or not tools or choice in (None, "none"):
+        return None
+    if not limits.tool_calls and choice == "auto":
         raise _refused(
             '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser '
             "to be set",
             None,
         )
-    if isinstance(choice, dict) or choice == "required":
-        raise _refused("tool_choice=function requires --tool-call-parser to be set", None)
+    if not limits.tool_calls:
+        raise _refused("tool_choice requires --tool-call-parser to be set", None)
+    named = choice.get("function") if isinstance(choice, dict) else None
+    name = named.get("name") if isinstance(named, dict) else None
+    for tool in tools:
+        if isinstance(tool, dict) and name in (None, structured.tool_name(tool)):
+            return tool
+    raise _refused("The tool of tool_choice is not among the tools.", "tool_choice")
 
 
 def _structured(values: Mapping[str, object]) -> tuple[str, ...] | None:

@@ -159,7 +159,12 @@ class SimServer:
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         config = self.config
-        value = wire.models(config.model, int(self.started), config.max_model_len)
+        value = wire.models(
+            config.model,
+            f"simulated/{config.engine.engine.name}",
+            int(self.started),
+            config.max_model_len,
+        )
         return self._json(request, value)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:

@@ -28,6 +28,19 @@ def answer(values: Mapping[str, object]) -> tuple[str, ...] | None:
     return None if text is None else tuple(_PIECE.findall(text))
 
 
+def tool_name(tool: Mapping[str, object]) -> str:
+    """The name of a tool's function."""
+    function = tool.get("function")
+    return str(function.get("name", "")) if isinstance(function, dict) else ""
+
+
+def arguments(tool: Mapping[str, object]) -> tuple[str, ...]:
+    """Token texts of valid arguments for a tool's function."""
+    function = tool.get("function")
+    schema = function.get("parameters") if isinstance(function, dict) else None
+    return tuple(_PIECE.findall(_json(schema or {"type": "object"})))
+
+
 def _wanted(values: Mapping[str, object]) -> str | None:
     form = values.get("response_format")
     if isinstance(form, dict):

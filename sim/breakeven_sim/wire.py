@@ -94,6 +94,17 @@ def chat_choice(
     )
 
 
+def tool_choice(
+    index: int, call: Json, logprobs: object, finish: str | None, token_ids: Sequence[int] | None
+) -> bytes:
+    """The choice of a chat chunk that carries a part of a tool call: its content is null."""
+    end = b'"finish_reason":null' if finish is None else _finish(finish, None)
+    return (
+        b'{"index":%d,"delta":{"content":null,"tool_calls":[%b]},"logprobs":%b,%b,"token_ids":%b}'
+        % (index, dumps(call), _json(logprobs), end, _ids(token_ids))
+    )
+
+
 def completion_choice(
     index: int,
     text: str,
@@ -137,10 +148,16 @@ def usage(prompt: int, completion: int) -> dict[str, object]:
 
 
 def chat_message_choice(
-    index: int, text: str, logprobs: object, finish: str, stop: str | None, ids: object
+    index: int,
+    text: str | None,
+    logprobs: object,
+    finish: str,
+    stop: str | None,
+    ids: object,
+    calls: Sequence[Json] = (),
 ) -> dict[str, object]:
     """One choice of a whole chat body."""
-    message = {
+    message: dict[str, object] = {
         "role": "assistant",
         "content": text,
         "refusal": None,
@@ -149,6 +166,8 @@ def chat_message_choice(
         "function_call": None,
         "reasoning": None,
     }
+    if calls:
+        message["tool_calls"] = list(calls)
     return {
         "index": index,
         "message": message,
@@ -271,7 +290,7 @@ def _finish(finish: str | None, stop: str | None) -> bytes:
     return b'"finish_reason":%b,"stop_reason":%b' % (_json(finish), _json(stop))
 
 
-def models(name: str, created: int, max_model_len: int) -> dict[str, object]:
+def models(name: str, root: str, created: int, max_model_len: int) -> dict[str, object]:
     """The body of /v1/models; `root` says what stands behind the name."""
     permission = {
         "id": f"modelperm-{created:016x}",
@@ -292,7 +311,7 @@ def models(name: str, created: int, max_model_len: int) -> dict[str, object]:
         "object": "model",
         "created": created,
         "owned_by": "vllm",
-        "root": "simulated",
+        "root": root,
         "parent": None,
         "max_model_len": max_model_len,
         "permission": [permission],

@@ -432,3 +432,48 @@ def test_whole_responses_route(base: Sim) -> None:
     assert answer["usage"]["output_tokens"] == 7
     assert answer["usage"]["input_tokens"] == 2 + 3 + 2
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    }
+]
+
+
+@pytest.mark.parametrize(
+    ("choice", "finish"),
+    [
+        ("required", "tool_calls"),
+        ({"type": "function", "function": {"name": "get_weather"}}, "stop"),
+    ],
+)
+def test_tool_calls_with_the_flag(choice: object, finish: str) -> None:
+    """--enable-auto-tool-choice: a call with valid arguments, streamed in parts or whole.
+
+    No recording has a tool call; fact 5 of the recordings' README is what it follows.
+    """
+    body = {
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": TOOLS,
+        "tool_choice": choice,
+    }
+    config = ServeConfig(
+        engine_config("8b-h100"), time_scale=FAST, options=Options(tool_calls=True)
+    )
+    with serving(config) as sim:
+        whole = sim.post(CHAT, body).json()["choices"][0]
+        events = sim.post(CHAT, {**body, "stream": True}).data
+    (call,) = whole["message"]["tool_calls"]
+    assert (whole["message"]["content"], whole["finish_reason"]) == (None, finish)
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city":"river"}'}
+    deltas = [e["choices"][0]["delta"] for e in events[1:]]
+    assert all(d["content"] is None for d in deltas)
+    parts = [d["tool_calls"][0]["function"] for d in deltas]
+    assert parts[0]["name"] == "get_weather"
+    assert "".join(p["arguments"] for p in parts) == call["function"]["arguments"]
+    assert events[-1]["choices"][0]["finish_reason"] == finish
