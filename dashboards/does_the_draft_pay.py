@@ -213,8 +213,8 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
                 "that drafts rarely start; mass at k says that k could be longer.",
                 [
                     Query(
-                        "sum by (arm, accepted_length) (rate("
-                        f"breakeven_spec_cycles_by_accepted_length_total{CELL}[$__rate_interval]))"
+                        "(sum by (arm, accepted_length) (rate("
+                        f"breakeven_spec_cycles_by_accepted_length_total{CELL}[$__rate_interval])) > 0)"
                         " / on (arm) group_left () (sum by (arm) (rate("
                         f"breakeven_spec_cycles_by_accepted_length_total{CELL}"
                         "[$__rate_interval])) > 0)",

@@ -249,7 +249,7 @@ def instrument(made: dash.Dashboard) -> dash.Dashboard:
                     Query(
                         f'sum by (arm) (rate(breakeven_token_coverage_total{{job=~"$job", '
                         f'arm=~"$arm", '
-                        f'known="true"}}{RATE})) / (sum by (arm) '
+                        f'known="yes"}}{RATE})) / (sum by (arm) '
                         f"(rate(breakeven_token_coverage_total{ARM}{RATE})) > 0)",
                         "{{arm}}",
                     )

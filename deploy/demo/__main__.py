@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
             story = tell(stack, say)
             for path in sorted((ROOT / "dashboards/json").glob("*.json")):
                 picture = folder / f"{path.stem}.png"
-                draw(path, stack.prometheus, story.began, story.ended, picture, rate_interval="10s")
+                draw(path, stack.prometheus, story.began, story.ended, picture, rate_interval="16s")
                 say(f"picture {picture}")
     except (MissingProgramError, TimeoutError, RuntimeError) as error:
         say(f"failed: {error}; logs in {folder}")

@@ -192,7 +192,8 @@ class _Panel:
             cellText=body, colLabels=keys + headings, loc="upper left", cellLoc="left"
         )
         table.auto_set_font_size(False)
-        table.set_fontsize(7)
+        table.set_fontsize(9)
+        table.scale(1, 1.5)
         table.auto_set_column_width(list(range(len(keys) + len(headings))))
         return None
 
@@ -279,7 +280,7 @@ class _Panel:
             for line in self.panel["options"]["content"].splitlines()
             if line and not line.startswith("|---")
         ]
-        axes.text(0, 1, "\n".join(lines), fontsize=7, va="top")
+        axes.text(0, 1, "\n".join(lines), fontsize=9, va="top")
 
     def _nothing(self, axes: Any) -> None:
         axes.text(0.5, 0.5, "no series", ha="center", va="center", color="gray")

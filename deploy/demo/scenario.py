@@ -41,7 +41,7 @@ class Story:
 
 def flowing(stack: Stack) -> bool:
     """Whether both arms answered a few requests of the running replays within the last seconds."""
-    rates = stack.prometheus.now("sum by (arm) (rate(breakeven_requests_total[10s]))")
+    rates = stack.prometheus.now("sum by (arm) (rate(breakeven_requests_total[12s]))")
     return sum(rate > 0.5 * HIGH_RATE for _, rate in rates) == len(ARMS)
 
 
@@ -57,7 +57,7 @@ def measure(stack: Stack, story: Story, say: Say) -> None:
             lambda: all((out / "summary.json").exists() for out in outs),
             deadline,
         )
-    time.sleep(6)  # two scrapes, two evaluations: the last request is in every rule
+    time.sleep(10)  # two scrapes, two evaluations: the last request is in every rule
     story.measured_at = time.time()
     say(f"margin of {DRAFT}: {stack.prometheus.value(MARGIN)}")
 

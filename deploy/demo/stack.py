@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import yaml
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 START_DEADLINE_S = 60.0
 # The scrape may take as long: a busy machine must not make gaps in the series.
-SCRAPE_S = 2.0
+SCRAPE_S = 4.0
 URL = re.compile(r"http://127\.0\.0\.1:\d+")
 SLO = {"ttft_s": 2, "tpot_s": 0.12, "gap_p99_s": 0.5, "e2e_s": 20, "objective": 0.9}
 USD_PER_HOUR = 3.0
@@ -86,11 +87,12 @@ class Stack:
         proxy_url, admin_url: the gateway. prometheus: its client. webhook: what arrived.
     """
 
-    def __init__(self, folder: Path, *, windows: float = 4.0, holds: float = 40.0) -> None:
+    def __init__(self, folder: Path, *, windows: float = 3.0, holds: float = 40.0) -> None:
         self.folder = folder
         self._windows, self._holds = windows, holds
         self._stack = contextlib.ExitStack()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._drains: dict[str, threading.Thread] = {}
         self._draft_port = free_port()
         self.loadgen_port = free_port()
 
@@ -255,6 +257,7 @@ class Stack:
                     return urls
         finally:
             timer.cancel()
+        process.stdout.close()
         raise RuntimeError(f"{name} did not start: {log.read_text('utf-8', 'replace')[-2000:]}")
 
     def end(self, name: str) -> None:
@@ -269,6 +272,8 @@ class Stack:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if drain := self._drains.pop(name, None):
+            drain.join()
 
     def load(
         self, arm: str, rate: float, duration_s: float, out: Path, *, extra: Sequence[str] = ()
@@ -294,9 +299,9 @@ class Stack:
         return process
 
 
-def _drain(pipe: object, log: Path) -> None:
-    with log.open("ab") as sink, contextlib.suppress(ValueError, OSError):
-        for line in iter(pipe.readline, b""):  # type: ignore[attr-defined]
+def _drain(pipe: IO[bytes], log: Path) -> None:
+    with pipe, log.open("ab") as sink:
+        for line in iter(pipe.readline, b""):
             sink.write(line)
 
 
