@@ -43,6 +43,13 @@ class Reloader:
         self.last: dict[str, Any] | None = None
         """For /status: when, whether it was taken, and why not."""
 
+    def show(self) -> None:
+        """The series stand from the start: what was read at start is in force."""
+        metrics = self._proxy.metrics
+        metrics["config_last_reload_successful"].set(1)
+        for result in ("ok", "refused"):
+            metrics["config_reloads_total"].cell(result)
+
     def ask(self) -> None:
         """Called by the signal."""
         self._spawn(self.reload())

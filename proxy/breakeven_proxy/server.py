@@ -114,6 +114,7 @@ class Proxy:
         except BaseException:
             self._server.close()
             raise
+        self.reloader.show()
         self.gateway.start()
         self.beside.start()
         self._tasks.append(loop.create_task(self._measure_lag()))

@@ -138,7 +138,8 @@ class Gateway:
 
     def adopt(self, settings: ProxySettings, plan: Plan, certificate: Certificate | None) -> None:
         """Goes on under another configuration, whose plan was made before anything changed."""
-        restart = settings.routing.health != self._settings.routing.health
+        same_questions = bool(self.control.plan.candidates) is bool(plan.candidates)
+        restart = settings.routing.health != self._settings.routing.health or not same_questions
         self._settings, self._certificate = settings, certificate
         self.control.guard_enabled = settings.routing.guard.enabled
         self.control.rearm_rule = settings.routing.guard.rearm

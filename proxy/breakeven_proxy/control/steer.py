@@ -194,8 +194,11 @@ class Control:
                 m["route_state"].remove(*labels)
         for name in self._arms:
             m["route_share"].set(plan.share(name), name)
-        if plan.load_aware is not None:
-            threshold = m["route_threshold_requests_per_second"]
+        threshold = m["route_threshold_requests_per_second"]
+        if plan.load_aware is None:
+            threshold.cells.clear()
+            m["route_load_requests_per_second"].cells.clear()
+        else:
             threshold.set(plan.load_aware.enter_below, "enter_below")
             threshold.set(plan.load_aware.leave_above, "leave_above")
 
