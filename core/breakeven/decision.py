@@ -143,12 +143,16 @@ def _more_blocks(facts: Facts, cells: Sequence[Cell]) -> Outcome:
     needed = [cell.blocks_needed for cell in cells if cell.blocks_needed is not None]
     used = max((cell.blocks for cell in cells), default=0)
     most = max(needed, default=None)
-    more = f"about {most} blocks could carry the claim" if most else "the data cannot carry it"
+    more = f"about {most} blocks could carry the claim" if most else "more of them are needed"
+    what = "tell gain from loss"
+    unshown = next((c for c in cells if c.word is Word.PAYS and c.open_floors), None)
+    if unshown is not None:
+        what = f"show at {unshown.rate:g}/s that {unshown.open_floors[0].detail}"
     margins = {f"margin_low@{c.rate:g}": c.margin.low for c in cells if c.margin}
     margins |= {f"margin_high@{c.rate:g}": c.margin.high for c in cells if c.margin}
     return Outcome(
         facts.arm, Decision.INCONCLUSIVE, Action.NONE, "blocks",
-        f"{used} blocks do not tell gain from loss: {more}",
+        f"{used} blocks do not {what}: {more}",
         margins, "run more blocks of the same grid: loadgen grid resume", blocks_needed=most,
     )  # fmt: skip
 

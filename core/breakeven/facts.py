@@ -170,7 +170,13 @@ class Facts:
 
     @property
     def paying_cohorts(self) -> tuple[str, ...]:
-        """Cohorts that clear at the lowest rate and lose at no rate."""
+        """Cohorts that clear at the lowest rate and lose at no rate.
+
+        None where the whole traffic breaks a floor there, or is not shown to keep it: those
+        promises are made to everybody.
+        """
+        if not self.whole or not all(floor.held for floor in self.whole[0].floors):
+            return ()
         out = []
         for name in sorted({cell.cohort for cell in self.cells if cell.cohort != ALL}):
             cells = self.of(name)

@@ -9,6 +9,8 @@ import orjson
 
 from breakeven.exitcodes import ExitCode
 
+from ..judge.command import report_grid
+from ..judge.dataset import GRID
 from ..replay.recover import load
 from ..replay.spool import disk_error
 from ..report.export import write_csv
@@ -25,8 +27,11 @@ PAGE = "report.html"
 def report_command(folder: Path, csv_file: str | None, as_json: bool) -> ExitCode:
     """Show the result in FOLDER and write its report.html.
 
-    A run that was killed is recovered from its spool first, and says that it is partial.
+    A run that was killed is recovered from its spool first, and says that it is partial. A grid's
+    folder gives the tables and pictures of its decision.
     """
+    if (folder / GRID).exists():
+        return report_grid(folder, as_json=as_json)
     rows, record, result = load(folder)
     path = folder / PAGE
     try:

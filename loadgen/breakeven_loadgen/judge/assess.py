@@ -17,7 +17,7 @@ from . import floors as floor_tests
 from . import gates, quality
 from .dataset import ArmRecord, ContractRecord, Grid, Traffic
 from .demands import cohort_floor, quality_floors, unsupported, unverified
-from .figures import summed
+from .figures import PROMPT_CLASSES, summed
 from .headroom import Capacity, capacity
 from .money import ArmCost, arm_cost, cost_ratio
 from .pairs import Book, Pair, faults, s_per_token, unstable
@@ -132,7 +132,8 @@ def _candidate(
     )
     return Candidate(
         arm, facts, tuple(found_gates), tuple(lines),
-        tuple(f for f in (coalesced, *_small_cohorts(lines), *_promotion_flags(lines)) if f),
+        tuple(flag for flag in (coalesced, *_by_length(facts), *_small_cohorts(lines),
+                                *_promotion_flags(lines)) if flag),
         quality.unproven(shown), arm_capacity(book, arm.name), k,
     )  # fmt: skip
 
@@ -281,6 +282,15 @@ def _promotion_lines(book: Book, arm: ArmRecord) -> list[Line]:
                         inflation=found.inflation, blocks=len(pairs))  # fmt: skip
             out.append(Line(cell, found, effect, traffic))
     return out
+
+
+def _by_length(facts: Facts) -> list[str]:
+    """Losing prompt lengths: a router knows cohorts, not lengths."""
+    lengths = [name for name, _, _ in PROMPT_CLASSES if name in facts.losing_cohorts]
+    return [
+        f"{name} loses, and the proxy routes by cohort, not by length: give such traffic a cohort"
+        for name in lengths
+    ]
 
 
 def _small_cohorts(lines: list[Line]) -> list[str]:

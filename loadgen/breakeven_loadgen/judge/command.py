@@ -26,9 +26,11 @@ def decide_command(folder: Path, as_json: bool, use_exit_code: bool) -> ExitCode
     from breakeven.decision import Decision
 
     from .decide import decide_folder
+    from .report_html import write_report
     from .tables import print_decision
 
     decided = decide_folder(folder)
+    write_report(folder, decided)
     if as_json:
         click.echo(orjson.dumps(decided.record, option=orjson.OPT_INDENT_2))
     else:
@@ -38,4 +40,22 @@ def decide_command(folder: Path, as_json: bool, use_exit_code: bool) -> ExitCode
         return ExitCode.NOT_EVIDENCE
     if use_exit_code and decision is Decision.DO_NOT_ENABLE:
         return ExitCode.DO_NOT_ENABLE
+    return ExitCode.OK
+
+
+def report_grid(folder: Path, *, as_json: bool) -> ExitCode:
+    """`loadgen report` on a grid: tables and report.html; the decision's exit code is decide's."""
+    from rich.console import Console
+
+    from .decide import decide_folder
+    from .report_html import write_report
+    from .tables import print_decision
+
+    decided = decide_folder(folder)
+    path = write_report(folder, decided)
+    if as_json:
+        click.echo(orjson.dumps(decided.record, option=orjson.OPT_INDENT_2))
+    else:
+        print_decision(decided, folder, Console())
+        click.echo(f"pictures: {path}")
     return ExitCode.OK

@@ -35,14 +35,16 @@ def print_decision(decided: Decided, folder: Path, console: Console) -> None:
     if any(cost.usd_per_good is not None for cost in decided.assessment.costs):
         console.print(costs(decided))
     also = ", certificate.json" if decided.certificate else ""
-    console.print(f"written: {folder}/decision.json, policy.json{also}", highlight=False)
+    console.print(
+        f"written: {folder}/decision.json, report.html, policy.json{also}", highlight=False
+    )
 
 
 def margins(candidate: Candidate) -> Table:
     """Cohort by rate: word, margin with interval, C/T beside M, broken floors."""
     title = f"{candidate.arm.name} against the baseline"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading in ("cohort", "/s", "word", "margin [95 %]", "M", "C/T", "T ms", "n", "floors"):
+    for heading in ("cohort", "/s", "word", "margin [95 %]", "M", "C/T", "n", "floors"):
         left = heading in ("cohort", "floors")
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "floors")
     for line in candidate.lines:
@@ -56,7 +58,6 @@ def margins(candidate: Candidate) -> Table:
             interval(cell.margin) if not cell.unstable else "unstable",
             number(cell.m),
             number(cell.inflation),
-            number(line.sheet.t_s * 1e3 if line.sheet.t_s else None),
             str(cell.blocks),
             ", ".join(part for part in (broken, shaky) if part) or "kept",
         )
