@@ -200,12 +200,18 @@ class Steering:
         seen.mismatch = wrong
         return self._step(arm, now, detail=detail)
 
-    def replan(self, plan: Plan, now: float, *, epoch_s: float) -> list[Transition]:
-        """Go on under another plan: health, trips and windows of arms that stay are kept."""
+    def replan(
+        self, plan: Plan, now: float, *, epoch_s: float, renewed: frozenset[str] = frozenset()
+    ) -> list[Transition]:
+        """Go on under another plan: health, trips and windows of arms that stay are kept.
+
+        `renewed`: arms behind which another engine stands now: it has to be seen ready first, and
+        answers for none of the old one's figures. A trip stays all the same.
+        """
         old = self._plan
         if plan.budget.window_s != old.budget.window_s:
             self._baseline_window = GuardWindow(plan.budget.window_s)
-        if plan.baseline != old.baseline:
+        if plan.baseline != old.baseline or plan.baseline in renewed:
             self._baseline = HealthState()
             self._baseline_window.reset()
         rules = (plan.load_aware, plan.arm)
@@ -213,6 +219,9 @@ class Steering:
             self._load_window = LoadWindow(plan.load_aware.window_s if plan.load_aware else 0.0)
             self._preference = replace(self._preference, since_s=now)
         self._adopt(plan, now)
+        for name in renewed & self._seen.keys():
+            self._seen[name].health = HealthState()
+            self._seen[name].window.reset()
         self._expire(epoch_s)
         for name, seen in self._seen.items():
             self._look_at_load(name, seen, self._traffic, now)

@@ -104,7 +104,7 @@ class Reloader:
                 proxy.arms[name] = fresh[name]
             else:
                 proxy.arms[name].settings = arm_settings
-        proxy.adopt(settings, certificate, plan)
+        proxy.adopt(settings, certificate, plan, frozenset(fresh))
         for arm in left:
             proxy.log.info("arm retires", arm=arm.name, inflight=arm.inflight)
             self._spawn(_retire(arm))

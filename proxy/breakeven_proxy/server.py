@@ -133,11 +133,17 @@ class Proxy:
         )
         return bound
 
-    def adopt(self, settings: ProxySettings, certificate: Certificate | None, plan: Plan) -> None:
+    def adopt(
+        self,
+        settings: ProxySettings,
+        certificate: Certificate | None,
+        plan: Plan,
+        renewed: frozenset[str],
+    ) -> None:
         """Another configuration, checked by the reloader, which has changed `arms` in place."""
         self.settings = settings
         self.desk.adopt(settings)
-        self.gateway.adopt(settings, plan, certificate)
+        self.gateway.adopt(settings, plan, certificate, renewed)
         self.beside.adopt(settings, certificate)
         self.gauges.adopt(settings)
 

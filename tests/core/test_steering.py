@@ -226,6 +226,18 @@ def test_reload_keeps_health_and_moves_by_new_weights() -> None:
     assert steering.health("draft") is Health.UP
 
 
+def test_another_engine_behind_an_arm_has_to_be_seen_ready() -> None:
+    """Renewed: no traffic before its first good probe; a trip stays a trip."""
+    steering = ready(SINGLE)
+    moves = steering.replan(SINGLE, 1, epoch_s=0, renewed=frozenset({"draft", "base"}))
+    assert [move.after for move in moves] == [State.UNHEALTHY]
+    assert short(steering.saw("draft", Signal.READY, 2)) == [(State.SERVING, Reason.HEALTH_UP)]
+    steering.trip("draft", 3, "x")
+    steering.replan(SINGLE, 4, epoch_s=0, renewed=frozenset({"draft"}))
+    steering.saw("draft", Signal.READY, 5)
+    assert steering.state("draft").state is State.TRIPPED
+
+
 def test_reload_applies_the_range_to_the_new_share_at_once() -> None:
     """30/s split in halves is in range; the same load undivided is not, before any tick."""
     steering = ready(SPLIT)

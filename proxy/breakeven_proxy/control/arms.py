@@ -277,7 +277,7 @@ class FrontDesk:
 
     def _cohort_of(self, arrival: Arrival) -> str:
         named = arrival.get(COHORT_HEADER)
-        if named is None:
+        if named is None or named == OTHER.encode():
             return OTHER
         cohort = self._cohorts.get(named)
         if cohort is None:

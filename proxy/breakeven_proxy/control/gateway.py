@@ -136,14 +136,20 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def adopt(self, settings: ProxySettings, plan: Plan, certificate: Certificate | None) -> None:
+    def adopt(
+        self,
+        settings: ProxySettings,
+        plan: Plan,
+        certificate: Certificate | None,
+        renewed: frozenset[str],
+    ) -> None:
         """Goes on under another configuration, whose plan was made before anything changed."""
         same_questions = bool(self.control.plan.candidates) is bool(plan.candidates)
         restart = settings.routing.health != self._settings.routing.health or not same_questions
         self._settings, self._certificate = settings, certificate
         self.control.guard_enabled = settings.routing.guard.enabled
         self.control.rearm_rule = settings.routing.guard.rearm
-        self.control.replan(plan)
+        self.control.replan(plan, renewed)
         self._say_simulated()
         self._probe_all(restart=restart)
 

@@ -161,9 +161,10 @@ class Control:
         self._log.info("arm armed again", arm=arm, state=self._steering.state(arm).state)
         return True
 
-    def replan(self, plan: Plan) -> None:
-        """Goes on under another plan; trips and health stay."""
-        self._note(self._steering.replan(plan, self._clock(), epoch_s=self._wall()))
+    def replan(self, plan: Plan, renewed: frozenset[str] = frozenset()) -> None:
+        """Goes on under another plan; trips stay, and health but of `renewed` arms."""
+        now, wall = self._clock(), self._wall()
+        self._note(self._steering.replan(plan, now, epoch_s=wall, renewed=renewed))
         self._show_plan()
 
     def candidate(self, arm: str) -> bool:

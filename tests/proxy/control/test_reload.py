@@ -109,6 +109,7 @@ def test_an_arm_gets_another_url() -> None:
             old = proxy.proxy.arms["draft"]
             await reload(proxy, values | {"arms": arms(base, newer)})
             assert proxy.proxy.arms["draft"] is not old
+            await until(lambda: state(proxy) == "serving")  # once it was seen ready
             other = await proxy.dial()
             assert (await ask(other, newer)).status == 200
             assert not old.pool._closed
