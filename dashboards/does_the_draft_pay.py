@@ -214,7 +214,8 @@ def why(made: dash.Dashboard) -> dash.Dashboard:
                 [
                     Query(
                         "(sum by (arm, accepted_length) (rate("
-                        f"breakeven_spec_cycles_by_accepted_length_total{CELL}[$__rate_interval])) > 0)"
+                        f"breakeven_spec_cycles_by_accepted_length_total{CELL}"
+                        "[$__rate_interval])) > 0)"
                         " / on (arm) group_left () (sum by (arm) (rate("
                         f"breakeven_spec_cycles_by_accepted_length_total{CELL}"
                         "[$__rate_interval])) > 0)",

@@ -33,7 +33,6 @@ class Story:
     slow_at: float = 0.0
     fired_at: float = 0.0
     recovered_at: float = 0.0
-    in_band_while_firing: bool = False
     cleared_at: float = 0.0
     ended: float = 0.0
     worst_margin: float = 0.0
@@ -84,9 +83,8 @@ def break_and_mend(stack: Stack, story: Story, say: Say) -> None:
 
         def cleared() -> bool:
             margin, firing = prometheus.value(MARGIN), bool(prometheus.now(FIRING))
-            if margin is not None and 0 <= margin < 0.05 and firing:
-                story.in_band_while_firing = True
-            return not firing
+            # Neither the alert nor the margin: a scrape was missed, not an end.
+            return margin is not None and not firing
 
         took = wait_for("BreakEvenLost clears", cleared, 180)
         story.cleared_at = time.time()

@@ -153,3 +153,35 @@ def test_route_states_and_reasons_are_those_of_core() -> None:
     texts = "\n".join(QUERIES.values())
     used = set(re.findall(r'breakeven_route_state\{[^}]*state="([a-z_]+)"', texts))
     assert used == {state.value for state in State}
+
+
+GENERATORS_OWN = {"interrupted", "dropped"}
+"""Verdicts that only loadgen gives: rules name them to leave them out wherever they come from."""
+
+
+def test_matched_label_values_are_values_that_the_proxy_gives() -> None:
+    """`known="true"` where the proxy says `yes` is a "No data" panel as much as a wrong name is."""
+    from breakeven_proxy.config import ArmSettings, ProxySettings
+    from breakeven_proxy.observe.bound import settings_bounds
+    from breakeven_proxy.observe.meter import Meter
+    from breakeven_proxy.observe.metrics import Metrics
+
+    settings = ProxySettings(arms={"a": ArmSettings(url="http://127.0.0.1:1")})
+    metrics = Metrics(settings_bounds(settings))
+    Meter(metrics, settings.slo.slo(), settings.epsilon_s, settings.arms, [])
+    given: dict[tuple[str, str], set[str]] = {}
+    for name, family in metrics.families.items():
+        for values in (*family.cells, *family.histograms):
+            for label, value in zip(family.spec.labels, values, strict=True):
+                given.setdefault((f"{PREFIX}{name}", label), set()).add(value)
+    checked = 0
+    for where, expr in QUERIES.items():
+        for selector in selectors(concrete(expr)):
+            for matcher in selector.matchers.matchers:
+                allowed = given.get((selector.name, matcher.name))
+                if matcher.name in {"arm", "cohort", "job"} or allowed is None:
+                    continue
+                wanted = set(matcher.value.split("|"))
+                assert wanted <= allowed | GENERATORS_OWN, f"{where}: {matcher.name}={wanted}"
+                checked += 1
+    assert checked > 15
