@@ -77,6 +77,7 @@ class SimServer:
 
     async def _stepping(self, _: web.Application) -> AsyncIterator[None]:
         task = asyncio.create_task(self.driver.run())
+        task.add_done_callback(self._stepped)
         timers = self._time_faults()
         yield
         for timer in timers:
@@ -84,6 +85,14 @@ class SimServer:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+    def _stepped(self, task: asyncio.Task[None]) -> None:
+        """A bug in the step loop must end as an engine death, not as streams that hang."""
+        if task.cancelled() or task.exception() is None:
+            return
+        self._complain(f"the step loop failed: {type(task.exception()).__name__}")
+        self.driver.die()
+        self.ended.set()
 
     def _time_faults(self) -> list[asyncio.TimerHandle]:
         loop, plan = asyncio.get_running_loop(), self.generating.faults

@@ -25,7 +25,10 @@ from .defaults import (
     PROMPT_SIGMA,
 )
 from .errors import SimInputError
+from .kv import BLOCK_TOKENS
 
+# Tokens that one of Mooncake's block hashes stands for.
+MOONCAKE_BLOCK = 512
 _TIME = ("TIMESTAMP", "arrived_at", "timestamp", "t")
 _PROMPT = ("ContextTokens", "num_prefill_tokens", "input_length", "in")
 _OUTPUT = ("GeneratedTokens", "num_decode_tokens", "output_length", "out")
@@ -157,13 +160,22 @@ def _arrival(path: Path, line: int, row: dict[str, object]) -> Arrival:
     name, when = pick(_TIME)
     # Mooncake's `timestamp` counts milliseconds.
     seconds = _seconds(path, line, when) / (1e3 if name == "timestamp" else 1)
-    keys = row.get("prefix") or ()
-    return Arrival(
-        seconds,
-        tokens(_PROMPT),
-        tokens(_OUTPUT),
-        tuple(hash(key) for key in keys) if isinstance(keys, list) else (),
-    )
+    prompt = tokens(_PROMPT)
+    return Arrival(seconds, prompt, tokens(_OUTPUT), _block_keys(row, prompt))
+
+
+def _block_keys(row: dict[str, object], prompt_tokens: int) -> tuple[int, ...]:
+    """Keys of the engine's blocks from a trace's coarser ones.
+
+    Mooncake's `hash_ids` stand for 512 tokens each. A redacted trace's `prefix` stands for blocks
+    of message bytes: the prompt's tokens are spread evenly over them (no tokenizer is needed).
+    """
+    ids = row.get("hash_ids", row.get("prefix"))
+    if not isinstance(ids, list) or not ids:
+        return ()
+    size = MOONCAKE_BLOCK if "hash_ids" in row else max(prompt_tokens // len(ids), BLOCK_TOKENS)
+    keys = [hash((key, part)) for key in ids for part in range(size // BLOCK_TOKENS)]
+    return tuple(keys[: prompt_tokens // BLOCK_TOKENS])
 
 
 def _seconds(path: Path, line: int, value: object) -> float:

@@ -181,6 +181,15 @@ def test_die_mid_stream_as_recorded() -> None:
         assert closed
 
 
+def test_a_bug_in_the_step_loop_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams get the error frame and the port closes; nothing hangs."""
+    with hurt("stall:at=1000") as sim:
+        monkeypatch.setattr(sim.server.engine, "finish", lambda: 1 / 0)
+        response = sim.post(COMP, BODY)
+    assert b'data: {"error"' in response.events[-2]
+    assert sim.server.ended.is_set()
+
+
 def test_metrics_renamed() -> None:
     """An older vLLM's names: the new ones are gone, not 0."""
     with hurt("metrics-renamed") as sim:
@@ -256,5 +265,10 @@ def test_bad_faults_are_named(text: str, message: str) -> None:
 
 
 def test_every_kind_is_described() -> None:
-    """The help text has a sentence for each."""
+    """The table of sim/README.md has each kind with its sentence, and no other."""
     assert set(KINDS) == set(SAYS)
+    readme = (Path(__file__).resolve().parents[2] / "sim/README.md").read_text("utf-8")
+    table = re.findall(
+        r"^\| `([a-z0-9-]+)` \| (.+) \|$", readme.split("## Faults")[1], re.MULTILINE
+    )
+    assert dict(table) == SAYS

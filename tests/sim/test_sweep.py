@@ -67,6 +67,22 @@ def test_trace_formats_are_read_by_column_name() -> None:
     assert mooncake[-1].t_s < 3600
 
 
+def test_prefixes_of_a_trace_become_engine_blocks(tmp_path: Path) -> None:
+    """512-token hashes are 32 blocks of 16; byte blocks share the prompt's tokens evenly."""
+    row = read_trace(TRACES / "mooncake-conversation-head1500.jsonl")[0]
+    assert len(row.block_keys) == row.prompt_tokens // 16
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        '{"breakeven_trace": 1, "block": {"unit": "bytes", "size": 2048}}\n'
+        '{"t": 0, "in": 128, "out": 4, "prefix": ["a", "b"]}\n'
+        '{"t": 1, "in": 128, "out": 4, "prefix": ["a", "c"]}\n'
+    )
+    first, second = read_trace(path)
+    assert [len(a.block_keys) for a in (first, second)] == [8, 8]
+    assert first.block_keys[:4] == second.block_keys[:4]
+    assert first.block_keys[4] != second.block_keys[4]
+
+
 def test_a_trace_scaled_to_a_rate_keeps_its_shape() -> None:
     """Mean rate R; the ratio of any two gaps stays."""
     trace = read_trace(CONV)
