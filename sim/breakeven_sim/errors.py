@@ -2,7 +2,7 @@
 
 SimError
 ├── SimInputError   the user's fault: a flag, a draft file, a trace (exit 2)
-└── EngineDied      a fault killed the simulated engine, as asked (exit 1)
+└── EngineDied      the simulated engine is gone (exit 1)
 
 Independent of the other rooms on purpose: the simulator imports none of them.
 """
@@ -19,4 +19,4 @@ class SimInputError(SimError):
 
 
 class EngineDied(SimError):
-    """The simulated engine is gone, as `--fault die` asked."""
+    """The simulated engine is gone: `--fault die`, or a bug in the step loop."""

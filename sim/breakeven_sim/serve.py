@@ -57,7 +57,7 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the parent process is gone.
 
-    Raises OSError when the port cannot be had, EngineDied when a fault killed the engine.
+    Raises OSError when the port cannot be had, EngineDied when the engine died (a fault, or a bug).
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -74,7 +74,7 @@ async def serve(
             stopping.cancel()
             dying.cancel()
         if server.ended.is_set():
-            raise EngineDied("the simulated engine died, as --fault die asked")
+            raise EngineDied("the simulated engine died")
     finally:
         if watch is not None:
             watch.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from time import monotonic, time
 
@@ -83,8 +82,7 @@ class SimServer:
         for timer in timers:
             timer.cancel()
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait({task})
 
     def _stepped(self, task: asyncio.Task[None]) -> None:
         """A bug in the step loop must end as an engine death, not as streams that hang."""
