@@ -75,6 +75,9 @@ class ClockWatch:
 
     def check(self) -> float:
         """Seconds that the realtime clock was stepped by since the last check."""
+        # One quick look; only a suspicious one is worth the careful reading.
+        if abs(self._realtime() - self._monotonic() - self._offset) <= STEP_TOLERANCE_S:
+            return 0.0
         offset = self.offset()
         step = offset - self._offset
         if abs(step) <= STEP_TOLERANCE_S:

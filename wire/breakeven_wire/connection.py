@@ -21,9 +21,17 @@ HEAD_BYTES = 65536
 class Connection:
     """The owner of a link: one exchange at a time, no pipelining.
 
-    The parser's callbacks only take notes; the exchange's handler is called after the parser has
-    returned, so that a handler's exception is not wrapped and it may abort at any point.
+    `link` is set by the pool once the connection stands. The parser's callbacks only take notes;
+    the exchange's handler is called after the parser has returned, so that a handler's exception
+    is not wrapped and it may abort at any point.
     """
+
+    __slots__ = (
+        "_complete", "_exchange", "_extra", "_field_bytes", "_gone", "_headers", "_heads",
+        "_in_body", "_keep_alive", "_last_stamp", "_parser", "_parts", "_reason", "_release",
+        "_told", "_unparsed_bytes", "_unstamped", "_until_close", "closed", "idle_since", "link",
+        "response_started", "served",
+    )  # fmt: skip
 
     def __init__(self, release: Callable[[Connection], None], gone: Callable[[Connection], None]):
         self.link: Link
@@ -35,6 +43,7 @@ class Connection:
         self._gone = gone
         self._exchange: Exchange | None = None
         self._unstamped = 0
+        self._last_stamp = 0.0
         self._new_parser()
 
     def _new_parser(self) -> None:
@@ -48,7 +57,9 @@ class Connection:
         self._complete = False
         self._keep_alive = False
         self._extra = False
-        self._head_bytes = 0
+        self._field_bytes = 0  # of the head, or of the trailers
+        self._unparsed_bytes = 0  # since the parser last told something: one endless field
+        self._told = False
 
     @property
     def idle(self) -> bool:
@@ -79,8 +90,7 @@ class Connection:
         exchange.data_came(self.link.unstamped != self._unstamped)
         self._unstamped = self.link.unstamped
         self.response_started = True
-        if not self._in_body:
-            self._head_bytes += len(data)
+        self._told = False
         error: str | None = None
         try:
             self._parser.feed_data(data)
@@ -90,8 +100,10 @@ class Connection:
             error = str(problem)
         if self._complete and error is not None:
             self._keep_alive, error = False, None  # the response is whole, its tail is not
-        elif not self._in_body and self._head_bytes > HEAD_BYTES:
-            error = f"response head larger than {HEAD_BYTES} bytes"
+        else:
+            self._unparsed_bytes = 0 if self._told else self._unparsed_bytes + len(data)
+            if max(self._unparsed_bytes, self._field_bytes) > HEAD_BYTES:
+                error = f"response head or trailers larger than {HEAD_BYTES} bytes"
         self._deliver(exchange, stamp, error)
 
     def eof_received(self) -> None:
@@ -120,8 +132,6 @@ class Connection:
             self._exchange.flushed()
 
     # -- deliver what the parser noted
-    _last_stamp = 0.0
-
     def _deliver(self, exchange: Exchange, stamp: float, error: str | None) -> None:
         self._last_stamp = stamp
         if self._heads:
@@ -160,6 +170,7 @@ class Connection:
 
     # -- httptools callbacks
     def on_message_begin(self) -> None:
+        self._told = True
         if self._complete:
             self._extra = True
             return
@@ -172,8 +183,11 @@ class Connection:
             self._reason += status
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
+        self._told = True
         if not self._extra:
-            self._headers.append((name, value or b""))
+            value = value or b""
+            self._headers.append((name, value))
+            self._field_bytes += len(name) + len(value) + 4
 
     def on_headers_complete(self) -> None:
         if self._extra:
@@ -185,7 +199,7 @@ class Connection:
         )
         self._heads.append(head)
         self._headers = []  # what comes now are trailers
-        self._head_bytes = 0
+        self._field_bytes = 0
         if status < 200:
             return
         self._in_body = True
@@ -198,7 +212,11 @@ class Connection:
         framed = head.get(b"content-length") is not None or _chunked(head)
         self._until_close = not framed and status not in NO_BODY_STATUSES
 
+    def on_chunk_header(self) -> None:
+        self._told = True
+
     def on_body(self, body: bytes) -> None:
+        self._told = True
         if self._complete:
             self._extra = True
         else:

@@ -19,6 +19,8 @@ REPLAY_BYTES = 65536
 class ExchangeHandler(Protocol):
     """Who hears about an exchange; inherit to get the optional methods."""
 
+    __slots__ = ()
+
     def on_head(self, head: ResponseHead, stamp: float) -> None:
         """The final response head came (never a 1xx)."""
 
@@ -59,6 +61,14 @@ class Exchange:
         clock_stepped: whether the stamps' clock was stepped while the exchange ran.
     """
 
+    __slots__ = (
+        "_asked_to_pause", "_body_ended", "_clock_steps", "_connecting", "_connection", "_last",
+        "_limit", "_paused", "_phase", "_pool", "_replayable", "_timer", "_timer_due",
+        "_total_timer", "_written", "_written_bytes", "clock_stepped", "connected", "deadlines",
+        "done", "handler", "head_received", "request", "retried", "reused", "sent", "started",
+        "unstamped_reads",
+    )  # fmt: skip
+
     def __init__(
         self, pool: EnginePool, request: Request, handler: ExchangeHandler, deadlines: Deadlines
     ) -> None:
@@ -80,6 +90,7 @@ class Exchange:
         self._connecting: asyncio.Task[None] | None = None
         self._phase = Phase.CONNECT
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
         self._total_timer: asyncio.TimerHandle | None = None
         self._last = pool.loop.time()
         self._limit: float | None = None
@@ -277,14 +288,22 @@ class Exchange:
                 self._enter(Phase.HEAD, self.deadlines.first_byte_s)
 
     def _enter(self, phase: Phase, limit: float | None) -> None:
+        """Sets the phase's deadline; a timer that fires earlier than needed re-arms itself."""
         self._phase = phase
         self._limit = limit
         self._last = self._pool.loop.time()
+        if limit is None:
+            return
+        due = self._last + limit
         if self._timer is not None:
+            if self._timer_due <= due:
+                return
             self._timer.cancel()
-            self._timer = None
-        if limit is not None:
-            self._timer = self._pool.loop.call_later(limit, self._check_deadline)
+        self._arm(due)
+
+    def _arm(self, due: float) -> None:
+        self._timer_due = due
+        self._timer = self._pool.loop.call_at(due, self._check_deadline)
 
     def _check_deadline(self) -> None:
         """One timer a phase, moved only when it fires: a read costs no timer."""
@@ -293,9 +312,9 @@ class Exchange:
             return
         if self._paused and self._phase is Phase.BODY:
             self._last = self._pool.loop.time()
-        left = self._last + self._limit - self._pool.loop.time()
-        if left > 0.001:
-            self._timer = self._pool.loop.call_later(left, self._check_deadline)
+        due = self._last + self._limit
+        if due - self._pool.loop.time() > 0.001:
+            self._arm(due)
         else:
             self._timed_out(f"nothing came for {self._limit:g} s")
 

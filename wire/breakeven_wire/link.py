@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -18,6 +17,10 @@ from breakeven_wire.clock import SO_TIMESTAMPNS, TIMESPEC
 
 READ_BYTES = 65536
 """Most bytes of one read: a slow reader's connection holds no more than this and the kernel's."""
+
+RECEIVE_BUFFER_BYTES = 262144
+"""SO_RCVBUF of an engine's connection. The kernel would let it grow to megabytes: with thousands
+of slow clients that is memory nobody bounds, and bytes an engine believes delivered."""
 
 WRITE_HIGH_BYTES = 65536
 """Unsent bytes above which the owner is asked to stop writing."""
@@ -53,6 +56,10 @@ class Link(Protocol):
 class TransportLink(asyncio.Protocol):
     """A link over an asyncio transport; stamps are taken when the loop hands the bytes over."""
 
+    __slots__ = (
+        "_lost", "_now", "_owner", "_transport", "unstamped",
+    )  # fmt: skip
+
     def __init__(self, owner: LinkOwner, now: Callable[[], float]) -> None:
         self._owner = owner
         self._now = now
@@ -69,6 +76,7 @@ class TransportLink(asyncio.Protocol):
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
         self._owner.data_received(data, self._now())
@@ -125,6 +133,11 @@ class KernelLink:
     `unstamped`.
     """
 
+    __slots__ = (
+        "_buffers", "_closed", "_closing", "_fd", "_loop", "_owner", "_paused_owner", "_reading",
+        "_sock", "_unsent", "_unsent_bytes", "_view", "unstamped",
+    )  # fmt: skip
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -138,7 +151,7 @@ class KernelLink:
         self._owner = owner
         self._buffers = [buffer]
         self._view = memoryview(buffer)
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: list[memoryview] = []
         self._unsent_bytes = 0
         self._paused_owner = False
         self._reading = False
@@ -232,7 +245,7 @@ class KernelLink:
             if rest:
                 self._unsent[0] = rest
                 break
-            self._unsent.popleft()
+            del self._unsent[0]
         if not self._unsent:
             self._loop.remove_writer(self._fd)
             self._owner.flushed()

@@ -29,21 +29,34 @@ class Request:
     stream: int | Literal["chunked"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """Status line and headers of a response, as received."""
+def first_values(headers: Headers) -> dict[bytes, bytes]:
+    """Lower-case name → the first value of that name."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), value)
+    return found
 
-    status: int
-    reason: bytes
-    headers: Headers
-    http_version: str = "1.1"
+
+class ResponseHead:
+    """Status line and headers of a response, as received. Not to be changed."""
+
+    __slots__ = ("_first", "headers", "http_version", "reason", "status")
+
+    def __init__(
+        self, status: int, reason: bytes, headers: Headers, http_version: str = "1.1"
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+        self.http_version = http_version
+        self._first = first_values(headers)
+
+    def __repr__(self) -> str:
+        return f"ResponseHead({self.status}, {len(self.headers)} headers)"
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a header (name in lower case), or None."""
-        for key, value in self.headers:
-            if key.lower() == name:
-                return value
-        return None
+        return self._first.get(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from breakeven_wire.clock import SO_TIMESTAMPNS, ClockWatch, Stamps, clock, kern
 from breakeven_wire.connection import Connection
 from breakeven_wire.exchange import Exchange, ExchangeHandler
 from breakeven_wire.failure import Failure, FailureKind, describe, failure_kind
-from breakeven_wire.link import READ_BYTES, KernelLink, TransportLink
+from breakeven_wire.link import READ_BYTES, RECEIVE_BUFFER_BYTES, KernelLink, TransportLink
 from breakeven_wire.message import Deadlines, Headers, Request, ResponseHead
 from breakeven_wire.origin import Origin, tls_context
 
@@ -251,6 +251,7 @@ class EnginePool:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
                 await self.loop.sock_connect(sock, address)
             except OSError as error:
                 sock.close()

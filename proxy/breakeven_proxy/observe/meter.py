@@ -137,6 +137,10 @@ def _no_reader(arrival: Arrival) -> RequestReader | None:  # noqa: ARG001 - the 
 class PassingObservation:
     """Counts a request that is not metered, by its status class."""
 
+    __slots__ = (
+        "_meter", "_meters",
+    )  # fmt: skip
+
     def __init__(self, meter: Meter, arm: str) -> None:
         self._meter = meter
         self._meters = meter.arms[arm]
@@ -166,6 +170,11 @@ class PassingObservation:
 
 class RequestObservation:
     """Measures one metered request; `end` gives it its verdict."""
+
+    __slots__ = (
+        "_arm", "_arrival", "_cohort", "_json", "_load", "_meter", "_reader", "_start", "_stream",
+        "_unread",
+    )  # fmt: skip
 
     def __init__(
         self, meter: Meter, arrival: Arrival, arm: str, cohort: str, load: LoadClass, start: float

@@ -20,8 +20,8 @@ from breakeven.histogram import Buckets
 
 PREFIX = "breakeven_"
 
-SLICE_SAMPLES = 120
-"""Samples rendered between two yields to the loop: about 0.7 ms."""
+SLICE_SAMPLES = 40
+"""Samples rendered between two yields to the loop, one histogram at least: about 0.4 ms."""
 
 
 @dataclass(frozen=True, slots=True)

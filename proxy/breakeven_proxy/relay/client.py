@@ -18,6 +18,9 @@ from breakeven_proxy.relay.splice import Splice
 WRITE_HIGH_BYTES = 65536
 """Bytes that wait for a slow client before the engine's side is paused."""
 
+SEND_BUFFER_BYTES = 262144
+"""SO_SNDBUF of a client's connection: what the kernel holds for a slow one beside that."""
+
 UPLOAD_HIGH_BYTES = 65536
 """Request bytes that wait (for a place, an arm, a slow engine) before the client is paused."""
 
@@ -83,6 +86,11 @@ class RelayServer:
 class ClientConnection(asyncio.Protocol):
     """Parses requests, serves them in order through a `Splice`, writes what it is given."""
 
+    __slots__ = (
+        "_deadline", "_gone", "_limits", "_lingering", "_parser", "_paused_for", "_server",
+        "_splice", "_stall", "_transport", "_upload_due",
+    )  # fmt: skip
+
     def __init__(self, server: RelayServer) -> None:
         self._server = server
         self._limits = server.limits
@@ -100,6 +108,10 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._server.connections.add(self)
         if len(self._server.connections) > self._limits.connections:
             self._refuse(Fault(503, "too many connections"))
@@ -172,7 +184,7 @@ class ClientConnection(asyncio.Protocol):
         self._splice = None
         if self._gone:
             return
-        incoming = self._parser.requests.popleft()
+        incoming = self._parser.requests.pop(0)
         self._paused_for.discard("engine")
         if not incoming.complete:
             self.linger()

@@ -5,6 +5,7 @@ RFC 9110 section 7.6.1 (Connection and hop-by-hop fields), RFC 9112 section 6 (f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -39,8 +40,14 @@ OWN = b"x-breakeven-"
 """Prefix of the headers that are meant for this proxy and go no further."""
 
 
-def connection_names(headers: Headers) -> frozenset[bytes]:
-    """The lower-case field names that Connection lists."""
+NONE: frozenset[bytes] = frozenset()
+ANY = {b"connection": b""}
+
+
+def connection_names(headers: Headers, first: Mapping[bytes, bytes]) -> frozenset[bytes]:
+    """The lower-case field names that Connection lists; `first`: see `Incoming`."""
+    if b"connection" not in first:
+        return NONE
     found: set[bytes] = set()
     for name, value in headers:
         if name.lower() == b"connection":
@@ -48,11 +55,13 @@ def connection_names(headers: Headers) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def request_headers(headers: Headers, *, keep_expect: bool, instead: Headers = ()) -> Headers:
+def request_headers(incoming: Incoming, *, keep_expect: bool, instead: Headers = ()) -> Headers:
     """The fields of a request that go on to the engine; `instead` replaces those of its names."""
-    drop = HOP_BY_HOP | REBUILT | connection_names(headers) | {name for name, _ in instead}
-    if not keep_expect:
-        drop |= {b"expect"}
+    headers = incoming.headers
+    named = connection_names(headers, incoming.first)
+    drop = _DROP_FROM_REQUEST if keep_expect else _DROP_WITH_EXPECT
+    if named or instead:
+        drop = drop | named | {name for name, _ in instead}
     passed = tuple(
         (name, value)
         for name, value in headers
@@ -61,9 +70,14 @@ def request_headers(headers: Headers, *, keep_expect: bool, instead: Headers = (
     return passed + instead
 
 
-def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+_DROP_FROM_REQUEST = HOP_BY_HOP | REBUILT
+_DROP_WITH_EXPECT = _DROP_FROM_REQUEST | {b"expect"}
+
+
+def response_headers(head: ResponseHead) -> list[tuple[bytes, bytes]]:
     """The fields of a response that go on to the client."""
-    named = connection_names(headers)
+    headers = head.headers
+    named = NONE if head.get(b"connection") is None else connection_names(headers, ANY)
     drop = HOP_BY_HOP | {b"content-length"} | named if named else _DROP_FROM_RESPONSE
     return [(name, value) for name, value in headers if name.lower() not in drop]
 
@@ -111,7 +125,7 @@ def answer_head(
         keep_alive: whether the client's connection could go on.
         resized: the body is changed on its way, so the engine's Content-Length is not its length.
     """
-    fields = response_headers(head.headers)
+    fields = response_headers(head)
     length = head.get(b"content-length")
     chunked = False
     if incoming.method == b"HEAD" or head.status in NO_BODY_STATUSES:
@@ -151,7 +165,7 @@ def _unbuffered(head: ResponseHead) -> list[tuple[bytes, bytes]]:
 
 def informational_head(head: ResponseHead) -> bytes:
     """A 1xx head, passed on."""
-    return _encode(head.status, head.reason, response_headers(head.headers))
+    return _encode(head.status, head.reason, response_headers(head))
 
 
 def _encode(status: int, reason: bytes, fields: list[tuple[bytes, bytes]]) -> bytes:
@@ -163,11 +177,14 @@ def head_problem(incoming: Incoming) -> Fault | None:
     """What makes a parsed head unservable (RFC 9112 sections 2.3, 3.2, 6.1)."""
     if incoming.http_version not in ("1.0", "1.1"):
         return Fault(505, "this proxy speaks HTTP/1.1")
-    names = [name.lower() for name, _ in incoming.headers]
-    hosts = names.count(b"host")
+    first = incoming.first
+    if b"host" not in first:
+        hosts = 0
+    else:
+        hosts = sum(name.lower() == b"host" for name, _ in incoming.headers)
     if hosts > 1 or (hosts == 0 and incoming.http_version == "1.1"):
         return Fault(400, "exactly one Host header is needed")
-    if incoming.http_version == "1.0" and b"transfer-encoding" in names:
+    if incoming.http_version == "1.0" and b"transfer-encoding" in first:
         return Fault(400, "HTTP/1.0 knows no Transfer-Encoding")
     expect = incoming.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":

@@ -6,12 +6,12 @@ the requests, so that pipelined requests before it are still answered.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import httptools
 
 from breakeven_wire import Headers
+from breakeven_wire.message import first_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,17 @@ class Fault:
 
 @dataclass(slots=True)
 class Incoming:
-    """A request as far as it has come. `parts` holds body bytes that were not taken yet."""
+    """A request as far as it has come. `parts` holds body bytes that were not taken yet.
+
+    `first` has the first value of each field by its lower-case name.
+    """
 
     method: bytes
     target: bytes
     headers: Headers
     http_version: str
     keep_alive: bool
+    first: dict[bytes, bytes] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     waiting_bytes: int = 0
     body_bytes: int = 0
@@ -40,10 +44,7 @@ class Incoming:
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a header (name in lower case), or None."""
-        for key, value in self.headers:
-            if key.lower() == name:
-                return value
-        return None
+        return self.first.get(name)
 
     def take_body(self) -> bytes:
         """The body bytes that came since the last call."""
@@ -63,8 +64,13 @@ class IncomingParser:
         body_limit: largest body, bytes.
     """
 
+    __slots__ = (
+        "_body_limit", "_current", "_head_bytes", "_head_limit", "_headers", "_parser", "_told",
+        "_unparsed_bytes", "_url", "broken", "in_head", "requests",
+    )  # fmt: skip
+
     def __init__(self, head_limit: int, body_limit: int) -> None:
-        self.requests: deque[Incoming] = deque()
+        self.requests: list[Incoming] = []
         self.broken = False
         self.in_head = False
         self._head_limit = head_limit
@@ -74,24 +80,23 @@ class IncomingParser:
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
-        self._unfinished_bytes = 0
-        self._began = False
+        self._unparsed_bytes = 0  # since the parser last told something
+        self._told = False
 
     def feed(self, data: bytes) -> None:
         """Parses one read. After a fault everything is ignored."""
         if self.broken:
             return
-        was_in_head, self._began = self.in_head, False
+        self._told = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._fault(Fault(501, "this proxy speaks HTTP/1.1 only and switches no protocols"))
         except httptools.HttpParserError as error:
             self._fault(Fault(400, f"not a valid HTTP/1.1 request: {error}"))
-        if was_in_head and self.in_head and not self._began and not self.broken:
-            self._unfinished_bytes += len(data)
-            if self._unfinished_bytes > self._head_limit:
-                self._head_too_large()
+        self._unparsed_bytes = 0 if self._told else self._unparsed_bytes + len(data)
+        if self._unparsed_bytes > self._head_limit:
+            self._head_too_large()  # one endless field, chunk size line or trailer
 
     def _fault(self, fault: Fault) -> None:
         if self.broken:
@@ -117,15 +122,16 @@ class IncomingParser:
         self._url = b""
         self._headers = []
         self._head_bytes = 0
-        self._unfinished_bytes = 0
-        self._began = True
+        self._told = True
         self.in_head = True
 
     def on_url(self, url: bytes) -> None:
+        self._told = True
         self._url += url
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
+        self._told = True
         value = value or b""
         self._headers.append((name, value))
         self._count_head(len(name) + len(value) + 4)
@@ -139,18 +145,24 @@ class IncomingParser:
         if self.broken:
             return
         self.in_head = False
+        headers = tuple(self._headers)
         self._current = Incoming(
             self._parser.get_method(),
             self._url,
-            tuple(self._headers),
+            headers,
             self._parser.get_http_version(),
             self._parser.should_keep_alive(),
+            first_values(headers),
         )
         self._headers = []  # what comes now are trailers
         self._head_bytes = 0
         self.requests.append(self._current)
 
+    def on_chunk_header(self) -> None:
+        self._told = True
+
     def on_body(self, body: bytes) -> None:
+        self._told = True
         current = self._current
         if self.broken or current is None:
             return

@@ -5,11 +5,13 @@ The relay imports nothing of `control` and `observe`; they implement these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
 from breakeven_wire import EnginePool, Exchange, Failure, Headers, ResponseHead
+from breakeven_wire.message import first_values
 
 
 class Close(Enum):
@@ -29,12 +31,13 @@ class Close(Enum):
     """The client's request was wrong in a way that showed after its head: 400, 408, 413."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Arrival:
-    """A request whose head is complete.
+    """A request whose head is complete. Not to be changed.
 
     `realtime` and `monotonic` are the moment of that, seconds on either clock, so that stamps of
-    both kinds have a start on their own clock. `path` is `target` without its query.
+    both kinds have a start on their own clock. `path` is `target` without its query; `first` has
+    the first value of each field by its lower-case name.
     """
 
     method: bytes
@@ -44,13 +47,13 @@ class Arrival:
     realtime: float
     monotonic: float
     content_length: int | None = None
+    first: Mapping[bytes, bytes] | None = None
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a header (name in lower case), or None."""
-        for key, value in self.headers:
-            if key.lower() == name:
-                return value
-        return None
+        if self.first is None:
+            self.first = first_values(self.headers)
+        return self.first.get(name)
 
 
 @dataclass(frozen=True, slots=True)

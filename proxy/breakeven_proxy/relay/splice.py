@@ -47,6 +47,13 @@ BACKLOG_READ_BYTES = 32768
 class Splice(ExchangeHandler):
     """Relays one request; told by its client connection and by the engine's exchange."""
 
+    __slots__ = (
+        "_arrival", "_backlog", "_backpressured", "_body_ended", "_chunked", "_client",
+        "_complete_at", "_done", "_exchange", "_incoming", "_keep_alive", "_paused", "_problem",
+        "_response_bytes", "_server", "_stamp", "_status", "_telling", "_transform", "_visit",
+        "_whole",
+    )  # fmt: skip
+
     def __init__(self, client: ClientConnection, server: RelayServer, incoming: Incoming) -> None:
         self._client = client
         self._server = server
@@ -167,7 +174,7 @@ class Splice(ExchangeHandler):
         if stream is None:
             self._note_complete()
         headers = request_headers(
-            incoming.headers, keep_expect=stream is not None, instead=visit.extra_headers
+            incoming, keep_expect=stream is not None, instead=visit.extra_headers
         )
         request = Request(arrival.method, arrival.target, headers, body or b"", stream)
         self._exchange = visit.pool.start(request, self)
@@ -366,4 +373,5 @@ def _arrival(incoming: Incoming) -> Arrival:
         time.time(),
         time.monotonic(),
         int(length) if length is not None else None,
+        incoming.first,
     )
