@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.vllm.engine import ARMS, BASELINE, VENV, Engine, Engines, engines, lines
+from tests.vllm.engine import ARMS, BASELINE, CANDIDATES, VENV, Engine, Engines, engines, lines
 from tests.vllm.solo import Reference, Solo, record_reference, run_solo
 
 HERE = Path(__file__).parent
@@ -28,9 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[place] = item
 
 
-def _arm_order(item: pytest.Item) -> int:
+def _arm_name(item: pytest.Item) -> str | None:
     callspec = getattr(item, "callspec", None)
-    name = callspec.params.get("arm_name") if callspec is not None else None
+    return callspec.params.get("arm_name") if callspec is not None else None
+
+
+def _arm_order(item: pytest.Item) -> int:
+    name = _arm_name(item)
     return list(ARMS).index(name) if name in ARMS else -1
 
 
@@ -50,8 +54,15 @@ def held_engines(log_folder: Path) -> Iterator[Engines]:
 
 
 @pytest.fixture(scope="session")
-def baseline(held_engines: Engines) -> Engine:
-    """The server without speculation; it stays up for the whole session."""
+def baseline(request: pytest.FixtureRequest, held_engines: Engines) -> Engine:
+    """The server without speculation; it stays up for the whole session.
+
+    The first candidate starts beside it, if it is one that needs nothing of the baseline.
+    """
+    held_engines.begin(BASELINE)
+    wanted = {_arm_name(item) for item in request.session.items}
+    if first := next((name for name in CANDIDATES if name in wanted and name != "custom"), None):
+        held_engines.begin(first)
     return held_engines.get(BASELINE)
 
 

@@ -112,6 +112,7 @@ class Engine:
         self.log = log_folder / f"vllm-{arm.name}.log"
         self._environ = {**arm.environ, **(environ or {})}
         self._process: subprocess.Popen[bytes] | None = None
+        self.ready = False
 
     @property
     def name(self) -> str:
@@ -154,6 +155,7 @@ class Engine:
         deadline = time.monotonic() + READY_DEADLINE_S
         while time.monotonic() < deadline:
             if self.healthy():
+                self.ready = True
                 return
             if not self.runs(POLL_S):
                 break
@@ -176,6 +178,7 @@ class Engine:
 
     def end(self) -> None:
         """SIGTERM to the group, SIGKILL to what is left; returns when all have gone."""
+        self.ready = False
         if self._process is None:
             return
         for signal_number, deadline_s in ((signal.SIGTERM, END_DEADLINE_S), (signal.SIGKILL, 60.0)):
@@ -218,16 +221,22 @@ class Engines:
         self._running: dict[str, Engine] = {}
         self.environ: dict[str, dict[str, str]] = {}
 
-    def get(self, name: str) -> Engine:
-        """The arm's server, started if it does not run; another candidate is ended first."""
+    def begin(self, name: str) -> Engine:
+        """Starts the arm's server if it does not run; another candidate is ended first."""
         if name not in self._running:
             for other in [n for n in self._running if n != BASELINE and name != BASELINE]:
                 self._running.pop(other).end()
             engine = Engine(ARMS[name], self._log_folder, self.environ.get(name))
             self._running[name] = engine
             engine.start()
-            engine.wait_ready()
         return self._running[name]
+
+    def get(self, name: str) -> Engine:
+        """The arm's server, ready."""
+        engine = self.begin(name)
+        if not engine.ready:
+            engine.wait_ready()
+        return engine
 
     def end(self) -> None:
         for engine in self._running.values():

@@ -10,7 +10,7 @@ import pytest
 from tests.support.leaks import leaks_in_bytes
 from tests.vllm.client import USAGE, Answer, ask, completion, stream, until
 from tests.vllm.engine import BASELINE, CANDIDATES, MODEL_NAME, Engine
-from tests.vllm.prompts import CANARY, CHAT, PROMPTS
+from tests.vllm.prompts import CANARY, CHAT, CODE
 from tests.vllm.shells import arm_settings, proxy, tap
 from tests.vllm.solo import idle, settled_counters
 
@@ -29,7 +29,7 @@ def chat(**more: Any) -> dict[str, Any]:
 
 
 def short(**more: Any) -> dict[str, Any]:
-    return completion(PROMPTS[9], max_tokens=TOKENS, min_tokens=0, ignore_eos=False, **more)
+    return completion(CODE[1], max_tokens=TOKENS, min_tokens=0, ignore_eos=False, **more)
 
 
 STREAM = {"stream": True}
@@ -89,7 +89,7 @@ def test_asking_for_counts_changes_nothing_the_client_sees(arm: Engine, tmp_path
         # The proxy watches a first stream to learn whether the engine counts by itself.
         streams = [_told(ask(front.url, "POST", CHAT_PATH, body)) for _ in range(3)]
         counted = front.total("completion_tokens_total", arm=arm.name)
-        unknown = front.total("usage_coverage_total", arm=arm.name, known="false")
+        unknown = front.total("usage_coverage_total", arm=arm.name, known="no")
     made = settled_counters(arm.url).counters["generation_tokens"]
     per_answer = (made - before.counters["generation_tokens"]) / 3
     assert streams == [direct] * 3

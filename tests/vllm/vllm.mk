@@ -19,8 +19,8 @@ install-vllm: install
 
 test-vllm: install-vllm ## proxy, generator and core against the real vLLM on CPU
 	@if test -e $(VLLM_VENV)/.installed; then \
-	  $(BIN)/python -m pytest -m vllm --durations=12 --timeout 900 tests/vllm; fi
+	  BREAKEVEN_VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m pytest -m vllm --durations=12 --timeout 900 tests/vllm; fi
 
 bench-vllm: install-vllm ## a winning and a losing arm on the real vLLM, decided (35 minutes)
 	@if test -e $(VLLM_VENV)/.installed; then \
-	  $(BIN)/python -m tests.vllm.bench $${BENCH_VLLM_OUT:-out/bench-vllm}; fi
+	  BREAKEVEN_VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m tests.vllm.bench $${BENCH_VLLM_OUT:-out/bench-vllm}; fi
