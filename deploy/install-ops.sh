@@ -13,6 +13,7 @@ need amtool prometheus-alertmanager
 need systemd-analyze systemd
 need node nodejs
 need npm npm
+need chromium chromium
 if ((${#missing[@]})); then
   echo "installing from Debian: ${missing[*]}" >&2
   if [[ $(id -u) != 0 ]]; then
@@ -29,7 +30,7 @@ if ((${#missing[@]})); then
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
-for program in prometheus promtool prometheus-alertmanager amtool systemd-analyze node npm; do
+for program in prometheus promtool prometheus-alertmanager amtool systemd-analyze node npm chromium; do
   command -v "$program" >/dev/null || { echo "$program could not be installed" >&2; exit 1; }
 done
 test -x "$venv/bin/python" || "${PYTHON:-python3}" -m venv "$venv"

@@ -133,6 +133,7 @@ def final_record(record: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "drained_s": outcome.drained_s,
         "offered": outcome.offered,
+        "start": outcome.start,
         "clients": [dataclasses.asdict(client) for client in outcome.clients],
         "engine": outcome.engine,
         "proxy_tokens": outcome.proxy_tokens,

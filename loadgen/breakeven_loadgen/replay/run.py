@@ -78,6 +78,11 @@ class RunState:
         self.start_s = start_s
         self.offer.start_s = start_s
 
+    def both_clocks(self) -> dict[str, float]:
+        """The start on both clocks, so that another process's log can be laid over the rows."""
+        offset_s = time.time() - time.monotonic()
+        return {"monotonic_s": self.start_s, "unix_s": self.start_s + offset_s}
+
     def glance(self) -> Glance:
         """The numbers of this moment."""
         counts = self.offer.counts
@@ -120,6 +125,7 @@ class Outcome:
     interrupted: bool
     drained_s: float
     offered: int
+    start: dict[str, float]
     record: dict[str, Any]
     aborted: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -318,6 +324,7 @@ class _Run:
             interrupted=self._interrupted,
             drained_s=drained_s,
             offered=work.state.offer.counts.offered,
+            start=work.state.both_clocks(),
             record=record,
             aborted=self._aborted,
         )
