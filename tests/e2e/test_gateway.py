@@ -109,13 +109,13 @@ class Gateway:
         parsed: dict[str, Any] = json.loads(await asyncio.to_thread(fetch, f"{self.admin}/status"))
         return parsed
 
-    async def draft(self) -> dict[str, Any]:
-        found: dict[str, Any] = (await self.status())["routing"]["candidates"]["draft"]
+    async def candidate(self, arm: str = "draft") -> dict[str, Any]:
+        found: dict[str, Any] = (await self.status())["routing"]["candidates"][arm]
         return found
 
-    async def state(self, wanted: str) -> dict[str, Any]:
+    async def state(self, wanted: str, arm: str = "draft") -> dict[str, Any]:
         """Waits until the candidate is in that state."""
-        return await poll(self.draft, lambda found: found["state"] == wanted)
+        return await poll(lambda: self.candidate(arm), lambda found: found["state"] == wanted)
 
     async def order(self, path: str, body: bytes = b"") -> dict[str, Any]:
         answer = await asyncio.to_thread(fetch, f"{self.admin}{path}", body)
@@ -218,7 +218,7 @@ def test_killed_slowed_restored(tmp_path: Path) -> None:
         # Restored for good: it stays out until a person arms it.
         await restart(slow=False)
         await load.more()
-        assert (await gateway.draft())["state"] == "tripped"
+        assert (await gateway.candidate())["state"] == "tripped"
         assert (await gateway.order("/arms/draft/rearm"))["arm"] == "draft"
         await gateway.state("serving")
         before = await gateway.sample("requests_total", arm="draft", verdict="good")
@@ -274,6 +274,7 @@ def test_reload_under_load(tmp_path: Path) -> None:
         settings["arms"]["third"] = settings["arms"].pop("draft")
         settings["routing"]["weights"] = {"third": 1}
         assert (await reload(settings))["ok"] is True
+        await gateway.state("serving", "third")  # once it was seen ready
         await load.more()
         assert await gateway.sample("requests_total", arm="third") > 0
         settings["listen"] = "127.0.0.1:1"
