@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 from tests.support import processes
 from tests.support.processes import Child
@@ -181,6 +182,7 @@ def told(story: Callable[[Gateway, Load], Awaitable[None]], gateway: Child) -> L
     return asyncio.run(run())
 
 
+@pytest.mark.timeout(300)  # a busy machine may take its time over each step
 def test_killed_slowed_restored(tmp_path: Path) -> None:
     """No request fails but those in flight on the killed candidate; the guard says why it acted."""
     children: dict[str, Child] = {"base": sim(), "draft": sim()}
@@ -249,6 +251,7 @@ def test_killed_slowed_restored(tmp_path: Path) -> None:
     assert load.done == load.started
 
 
+@pytest.mark.timeout(300)
 def test_reload_under_load(tmp_path: Path) -> None:
     """SIGHUP moves the traffic from one arm to the other and adds an arm: no request fails."""
     base, draft = sim(), sim()
