@@ -86,6 +86,22 @@ def kinds(response: Response) -> list[object]:
     return list(dict.fromkeys(found))
 
 
+def compact(payload: bytes) -> bool:
+    """Whether JSON is written as pydantic writes it: no spaces, UTF-8 unescaped, shortest numbers.
+
+    Of two compact payloads the shape (keys in order, types) says all but the values.
+    """
+    text = payload.decode()
+    written = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+    return written == text
+
+
+def payloads(response: Response) -> list[bytes]:
+    lines = [line for event in response.events for line in event.split(b"\n")]
+    found = [line[6:] for line in lines if line.startswith(b"data: ")]
+    return [payload for payload in found if payload != b"[DONE]"]
+
+
 def recorded_kinds(arm: str) -> set[object]:
     """Every kind of event in any stream of an arm."""
     pages = (parse_response(path.read_bytes()) for path in (DATA / arm).glob("sse_*.raw"))
@@ -129,8 +145,12 @@ def test_recorded_request_gets_the_recorded_shape(
         # Tokens per step differ: a plain delta may come between, if the arm has such a kind.
         assert set(got) <= recorded_kinds(arm) | set(expected)
         assert [kind for kind in got if kind in expected] == expected
+        for response in (recorded, found):
+            assert all(map(compact, payloads(response)))
     elif recorded.body:
         value, wanted = found.json(), recorded.json()
+        assert compact(recorded.body)
+        assert compact(found.body)
         assert shape(value) == shape(wanted)
         if "error" in wanted:
             for field in ("type", "param", "code"):
