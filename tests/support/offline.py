@@ -135,10 +135,15 @@ def simulate(
         _shape(sequence, arm, one)
         sequences.append(sequence)
     counts = {"accepted": 0, "drafted": 0, "drafts": 0}
+    positions = [0.0] * arm.k
+    step_s = [0.0]
 
-    def observe(_step: Any, emissions: Any) -> None:
+    def observe(step: Any, emissions: Any) -> None:
+        step_s[0] += step.duration_s * step.decodes
         for _, _, accepted, drafted in emissions:
             if drafted:
+                for i in range(accepted):
+                    positions[i] += 1
                 counts["accepted"] += accepted
                 counts["drafted"] += drafted
                 counts["drafts"] += 1
@@ -156,6 +161,11 @@ def simulate(
         "k": arm.k or None,
         "drafts": float(counts["drafts"]) if arm.draft else None,
         "acceptance": counts["accepted"] / counts["drafted"] if counts["drafted"] else None,
+        "draft_tokens": float(counts["drafted"]) if arm.draft else None,
+        "accepted": float(counts["accepted"]) if arm.draft else None,
+        "accepted_per_position": positions if arm.draft else None,
+        "step_s": step_s[0],
+        "kv_capacity_tokens": config.kv_capacity_tokens,
         "counters": {
             "preemptions": float(engine.preemptions),
             "prefix_cache_queries": float(engine.prefix_queries),

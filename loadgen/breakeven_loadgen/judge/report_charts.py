@@ -66,8 +66,10 @@ def rate_chart(
             if v is not None and (v > 0 or not log)
         ]
         series.append(Series(arm.name, points, color_of(decided, arm.name)))
+    known = [p.y for s in series for p in s.points]
+    shares = (max(0.0, min(known) - 0.1), 1.02) if percent and known else None
     return chart(Chart(title, "offered rate, req/s", label, series, percent_y=percent, log_y=log,
-                       note=note))  # fmt: skip
+                       y_range=shares, note=note))  # fmt: skip
 
 
 def map_chart(decided: Decided) -> str:

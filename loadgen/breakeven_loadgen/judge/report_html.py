@@ -119,7 +119,10 @@ def table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)
 ) -> str:
     """A table; cells are HTML already."""
-    head = "".join(f"<th>{escape(h)}</th>" for h in headings)
+    head = "".join(
+        f'<th class="left">{escape(h)}</th>' if i in left else f"<th>{escape(h)}</th>"
+        for i, h in enumerate(headings)
+    )
     body = "".join(
         "<tr>"
         + "".join(
