@@ -413,3 +413,30 @@ def test_a_stream_asks_proxies_in_front_not_to_buffer() -> None:
             assert (await client.message()).get("x-accel-buffering") is None
 
     dialogue(script())
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"0\r\nX: " + b"a" * 900000,
+        b"1;ext=" + b"a" * 900000,
+        b"0\r\n" + b"X: a\r\n" * 20000,
+    ],
+    ids=["trailer", "chunk extension", "trailers"],
+)
+def test_an_endless_field_inside_a_body_is_refused(endless: bytes) -> None:
+    """Trailers and chunk lines are bounded like a head: no byte is kept without a bound."""
+
+    async def script() -> None:
+        async with scripted_engine() as engine, proxied(engine.url) as proxy:
+            client = await proxy.dial()
+            await client.send(
+                b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
+            conn = await engine.accept()
+            await client.send(endless)
+            assert status_of(await client.rest()) == [431]
+            await conn.closed()
+            assert await proxy.verdicts() == {"error": 1}
+
+    dialogue(script())

@@ -261,7 +261,7 @@ def test_a_step_marks_the_exchanges_that_ran_through_it() -> None:
         (b"nonsense\r\n\r\n", None, FailureKind.PROTOCOL, Phase.HEAD),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", None,
          FailureKind.PROTOCOL, Phase.BODY),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 200000, None, FailureKind.PROTOCOL, Phase.HEAD),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 600000, None, FailureKind.PROTOCOL, Phase.HEAD),
         (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", None,
          FailureKind.PROTOCOL, Phase.HEAD),
     ],
