@@ -13,7 +13,7 @@ $(OPS_VENV)/.installed: deploy/install-ops.sh deploy/constraints-ops.txt constra
 	@touch $@
 
 test-ops: ops-install ## rules, alerts, dashboards, manifests, and the live proof
-	$(OPS_BIN)/python -m pytest -n 2 --dist loadgroup tests/ops
+	$(OPS_BIN)/python -m pytest -n 2 --dist loadfile tests/ops
 
 ops-demo: ops-install ## an alert delivered and pictures of the dashboards, simulated engines
 	$(OPS_BIN)/python -m deploy.demo out/ops-demo

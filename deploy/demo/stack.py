@@ -7,6 +7,7 @@ All on 127.0.0.1; every process is ended by its own id. Needs /usr/bin/prometheu
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import socket
@@ -39,6 +40,8 @@ ENGINE = (
     "serve", "--preset", "8b-h100", "--time-scale", "0.25", "--enable-force-include-usage",
     "--per-request-spec-decode-metrics", "summary", "--exit-with-parent",
 )  # fmt: skip
+# Prompt tokens of the two kinds of arrivals, and how many arrivals the trace has.
+SHORT, LONG, ROWS = 64, 2560, 2500
 GOOD_DRAFT = '{"d_fix_ms": 0.5, "h_ms": 0.3, "conditional": [0.8, 0.8, 0.8, 0.8]}'
 SLOW_DRAFT = '{"d_fix_ms": 12.0, "h_ms": 0.3, "conditional": [0.8, 0.8, 0.8, 0.8]}'
 
@@ -84,12 +87,13 @@ class Stack:
     """The running demo. Use as a context manager; `folder` keeps configs and logs.
 
     Attributes:
-        proxy_url, admin_url: the gateway. prometheus: its client. webhook: what arrived.
+        window_s: what [5m] of the rules is here. proxy_url, admin_url: the gateway. prometheus: its client. webhook: what arrived.
     """
 
     def __init__(self, folder: Path, *, windows: float = 3.0, holds: float = 40.0) -> None:
         self.folder = folder
         self._windows, self._holds = windows, holds
+        self.window_s = 300 / windows  # what [5m] of the rules is
         self._stack = contextlib.ExitStack()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._drains: dict[str, threading.Thread] = {}
@@ -275,6 +279,23 @@ class Stack:
         if drain := self._drains.pop(name, None):
             drain.join()
 
+    def _trace(self) -> Path:
+        """Evenly spaced arrivals, every third with a long prompt.
+
+        A long prompt's prefill holds everybody's next step up for about 0.21 s, so that the p99 of
+        the burst gaps is the engine's doing and not the machine's noise.
+        """
+        path = self.folder / "trace.jsonl"
+        if not path.exists():
+            rest = {"out": 48, "cohort": "other", "task": "other", "lang": "other"}
+            rest |= {"sampling": "greedy", "stream": True}
+            rows = (
+                {"t": float(i), "in": LONG if i % 3 == 2 else SHORT} | rest for i in range(ROWS)
+            )
+            head = {"breakeven_trace": 1, "block": {"unit": "tokens", "size": 512}}
+            path.write_text("".join(json.dumps(row) + "\n" for row in (head, *rows)), "utf-8")
+        return path
+
     def load(
         self, arm: str, rate: float, duration_s: float, out: Path, *, extra: Sequence[str] = ()
     ) -> subprocess.Popen[bytes]:
@@ -285,8 +306,8 @@ class Stack:
         with (self.folder / f"{name}.log").open("ab") as sink:
             process = subprocess.Popen(
                 [
-                    str(BIN / "loadgen"), "replay", "synthetic:in=64,out=48",
-                    "--arrival", "constant",
+                    str(BIN / "loadgen"), "replay", str(self._trace()),
+                    "--arrival", "trace",
                     "--rate", f"{rate:g}", "--duration", f"{duration_s:g}s",
                     "--url", self.proxy_url,
                     "--model", "simulated-model",

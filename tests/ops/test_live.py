@@ -68,28 +68,31 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         yield Told(tell(stack, say), stack.prometheus, stack.webhook, folder)
 
 
-def generator(told: Told) -> dict[str, dict[str, float]]:
-    """The generator's own figures of the measured part, by arm, from its rows and summary."""
+def generator(told: Told) -> dict[str, dict[str, Any]]:
+    """The generator's own figures by arm: its rows that ended inside the rule window."""
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     from breakeven_loadgen.replay.columns import Columns
 
-    story = told.story
-    assert story.measured_at - story.measured_from < WINDOW_S - 4, "too slow: not inside one window"
-    # rate() divides by the time between the first and the last scrape of its window, so that is the
-    # interval of the rule's ledger, idle seconds included.
-    (scrapes,) = told.prometheus.raw(f"breakeven_build_info[{WINDOW_S}s]", story.measured_at)
-    interval_s = scrapes.times[-1] - scrapes.times[0]
     found = {}
-    for out in story.measured:
-        summary = json.loads((out / "summary.json").read_text("utf-8"))
-        columns = Columns(pq.read_table(out / "requests.parquet"))
-        good = summary["verdicts"]["good"]
-        found[summary["arm"]] = {
-            "s_per_token": summary["decode"]["s_per_token"],
-            "goodput": summary["goodput"]["share"],
-            "m": summary["speculation"]["m_block"],
-            "cost": summary["cost"]["usd_per_hour"] / 3600 * interval_s / good,
+    for out in told.story.outs:
+        provenance = json.loads((out / "provenance.json").read_text("utf-8"))
+        until = told.story.measured_at - provenance["start"]["unix_s"]
+        rows = pq.read_table(out / "requests.parquet")
+        rows = rows.filter((pc.field("end_s") > until - WINDOW_S) & (pc.field("end_s") <= until))
+        columns = Columns(rows)
+        verdicts = columns.words("verdict")
+        good, offered = verdicts.count("good"), len(verdicts)
+        tokens = columns.total("decode_tokens") or 0.0
+        spoken = rows.filter(pc.is_valid(pc.field("block_cycles")))
+        cycles = Columns(spoken).total("block_cycles")
+        found[provenance["options"]["arm"]] = {
+            "s_per_token": (columns.total("decode_s") or 0.0) / tokens,
+            "goodput": good / offered,
+            "m": (Columns(spoken).total("decode_tokens") or 0.0) / cycles if cycles else None,
+            # The ledger of the same interval: fleet time, idle seconds included.
+            "cost": provenance["options"]["usd_per_hour"] / 3600 * WINDOW_S / good,
             "gaps": columns.burst_gaps_s(),
         }
     return found
