@@ -87,7 +87,8 @@ class Stack:
     """The running demo. Use as a context manager; `folder` keeps configs and logs.
 
     Attributes:
-        window_s: what [5m] of the rules is here. proxy_url, admin_url: the gateway. prometheus: its client. webhook: what arrived.
+        window_s: what [5m] of the rules is here. proxy_url, admin_url: the gateway.
+        prometheus: its client. webhook: what arrived.
     """
 
     def __init__(self, folder: Path, *, windows: float = 3.0, holds: float = 40.0) -> None:

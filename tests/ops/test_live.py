@@ -39,6 +39,7 @@ CONSTANT = {
     "does_the_draft_pay / Memory: KV capacity / A": "a capacity",
     "does_the_draft_pay / Preemptions / A": "0 while the KV cache suffices",
     "replay / Dropped / A": "0 below --max-inflight",
+    "replay / Offered, admitted, dropped, served / C": "0 below --max-inflight",
     "replay / Worst lag behind the schedule / A": "a maximum",
 }
 
@@ -229,9 +230,10 @@ OPERATORS = {
     "MatchOp.Re": "=~",
     "MatchOp.NotRe": "!~",
 }
-# These need what the demo does not have: a certificate, load_aware routing, simulated evidence.
+# These need what the demo does not have: a certificate, load_aware, a peak.
 CONDITIONAL = re.compile(
     r"certifi|_load_requests_per_second|_threshold_requests|simulated_evidence"
+    r'|margin:ratio_rate5m{load="peak"}'
 )
 
 
