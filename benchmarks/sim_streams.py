@@ -36,7 +36,7 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.events += data.count(b"\n\n")
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         if not self.done.done():
             self.done.set_result(None)
 
@@ -65,13 +65,13 @@ async def load(port: int, pid: int, streams: int, tokens: int) -> tuple[int, flo
     return sum(s.events for s in made), wall, cpu_seconds(pid) - before
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--preset", default="8b-h100")
     parser.add_argument("--time-scale", type=float, default=0.65)
-    args = parser.parse_args()
+    args, _ = parser.parse_known_args()
     command = [
         str(Path(sys.executable).with_name("breakeven-sim")), "serve", "--listen", "127.0.0.1:0",
         "--preset", args.preset, "--max-num-seqs", str(args.streams), "--exit-with-parent",
@@ -90,16 +90,20 @@ def main() -> None:
     finally:
         sim.terminate()
         sim.wait(10)
+    spent = float(re.findall(r"^vllm:e2e_request_latency_seconds_sum\S* (\S+)", text, re.M)[0])
+    pace = spent / args.streams / args.time_scale / wall
     count = float(re.findall(r"^breakeven_sim_step_lag_seconds_count (\S+)", text, re.M)[0])
     total = float(re.findall(r"^breakeven_sim_step_lag_seconds_sum (\S+)", text, re.M)[0])
     worst = float(re.findall(r"^breakeven_sim_step_lag_max_seconds (\S+)", text, re.M)[0])
     print(
         f"simulated {args.preset}: {args.streams} streams, {events} events in {wall:.1f} s = "
         f"{events / wall:.0f} events/s, {events / wall / args.streams:.1f} per stream and s; "
-        f"{cpu / wall:.0%} of a core, {cpu / events * 1e6:.1f} µs per event; "
+        f"{pace:.0%} of the model's pace, {cpu / wall:.0%} of a core, {cpu / events * 1e6:.1f} µs per event; "
         f"step lag mean {total / count * 1e3:.2f} ms, max {worst * 1e3:.1f} ms"
     )
 
+    return 0
+
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
