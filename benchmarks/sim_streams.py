@@ -98,7 +98,8 @@ def main() -> int:
     print(
         f"simulated {args.preset}: {args.streams} streams, {events} events in {wall:.1f} s = "
         f"{events / wall:.0f} events/s, {events / wall / args.streams:.1f} per stream and s; "
-        f"{pace:.0%} of the model's pace, {cpu / wall:.0%} of a core, {cpu / events * 1e6:.1f} µs per event; "
+        f"{pace:.0%} of the model's pace, {cpu / wall:.0%} of a core, "
+        f"{cpu / events * 1e6:.1f} µs per event; "
         f"step lag mean {total / count * 1e3:.2f} ms, max {worst * 1e3:.1f} ms"
     )
 
