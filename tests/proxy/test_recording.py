@@ -205,7 +205,7 @@ def test_a_stuck_disk_never_blocks_the_relay(tmp_path: Path) -> None:
         recorder.record(
             Metered(
                 arrival, "a", "other", load, Verdict.GOOD, 200, True, 0.1, 1.0, 0.01, 3, 4, None,
-                RequestFacts("greedy", None, None), Close.COMPLETE, None,
+                RequestFacts(b"{}", None), Close.COMPLETE, None,
             )
         )  # fmt: skip
         if i == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from breakeven.chunks import Body, SpecBlock, Usage, parse_body
 from breakeven.load import LoadClass
@@ -55,10 +55,10 @@ class Metered:
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """What a recorder took from the request's body: no text."""
+    """What a recorder needs of a request: held until its thread has read it, shown nowhere."""
 
-    sampling: str
-    prefix: tuple[str, ...] | None
+    body: bytes | None = field(repr=False)
+    """None: above 1 MiB, or no room to hold it."""
     session: str | None
 
 

@@ -1,7 +1,8 @@
 """Records a redacted arrival trace: lengths, times, labels and keyed ids, nothing a person wrote.
 
-The relay only appends to a bounded buffer; a thread of its own writes, rotates and syncs. When
-the buffer is full arrivals are dropped and counted: the relay never waits for a disk.
+The relay only appends to a bounded buffer; a thread of its own parses bodies, keys prefixes,
+writes and rotates. When the buffer is full arrivals are dropped and counted: the relay never waits
+for a disk, nor for a hash.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import orjson
 
@@ -31,6 +32,9 @@ from breakeven_proxy.relay.seams import Arrival
 BUFFERED = 4096
 """Arrivals that may wait for the disk."""
 
+HELD_BYTES = 32 * 1024 * 1024
+"""Bytes of bodies that may wait for the thread; beyond it an arrival records no prefix."""
+
 FLUSH_S = 1.0
 
 MAX_SALT = 64
@@ -39,14 +43,13 @@ UNKNOWN_COHORT = CohortSettings()
 
 
 class BodyReader(RequestReader):
-    """Keeps a request's body until it is whole, takes the facts, and lets go of it."""
+    """Keeps a request's body until it is whole; nothing of it is read here, on the loop."""
 
-    def __init__(self, salt: bytes, block_bytes: int, session: str | None) -> None:
-        self._salt = salt
-        self._block_bytes = block_bytes
+    __slots__ = ("_body", "_session")
+
+    def __init__(self, session: str | None) -> None:
         self._session = session
         self._body: bytearray | None = bytearray()
-        self._facts: RequestFacts | None = None
 
     def feed(self, data: bytes) -> None:
         """A part of the body; one above 1 MiB is not kept."""
@@ -56,23 +59,32 @@ class BodyReader(RequestReader):
                 self._body = None
 
     def facts(self) -> RequestFacts:
-        """Sampling, prefix ids and session id; no text is left afterwards."""
-        if self._facts is None:
-            self._facts = self._read()
-            self._body = None
-        return self._facts
+        """The body, handed over: none is left here."""
+        body, self._body = self._body, None
+        return RequestFacts(None if body is None else bytes(body), self._session)
 
-    def _read(self) -> RequestFacts:
-        sampling, prefix = "sampled", None
-        if self._body is not None:
-            with contextlib.suppress(ValueError, TypeError, AttributeError):
-                body = orjson.loads(bytes(self._body))
-                if body.get("temperature") == 0:
-                    sampling = "greedy"
-                data = message_bytes(body)
-                if data is not None:
-                    prefix = prefix_ids(data, self._salt, self._block_bytes)
-        return RequestFacts(sampling, prefix, self._session)
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An arrival on its way to the thread that reads its body and writes its line."""
+
+    arrival: TraceArrival
+    body: bytes | None = field(repr=False)
+
+
+def redacted(pending: Pending, salt: bytes, block_bytes: int) -> TraceArrival:
+    """The arrival with what a body may tell: sampling and keyed prefix ids. The body goes."""
+    sampling: Literal["greedy", "sampled"] = "sampled"
+    prefix = None
+    if pending.body is not None:
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
+            body = orjson.loads(pending.body)
+            if body.get("temperature") == 0:
+                sampling = "greedy"
+            data = message_bytes(body)
+            if data is not None:
+                prefix = prefix_ids(data, salt, block_bytes)
+    return replace(pending.arrival, sampling=sampling, prefix=prefix)
 
 
 class Recorder:
@@ -101,9 +113,11 @@ class Recorder:
         self._count = count
         self._salt = read_salt(settings)
         self._session_header = (settings.session_header or "").lower().encode()
-        self._slots: OrderedDict[int, TraceArrival | None] = OrderedDict()
+        self._slots: OrderedDict[int, Pending | None] = OrderedDict()
         self._open: set[int] = set()
-        self._queue: queue.Queue[TraceArrival | None] = queue.Queue(BUFFERED)
+        self._queue: queue.Queue[Pending | None] = queue.Queue(BUFFERED)
+        self._held_bytes = 0
+        self._lock = threading.Lock()
         self._files = TraceFiles(settings)
         self._thread = threading.Thread(target=self._write_all, name="trace", daemon=True)
         self._thread.start()
@@ -119,7 +133,7 @@ class Recorder:
             self._count("dropped")
         name = arrival.get(self._session_header) if self._session_header else None
         session = None if name is None else session_id(name, self._salt)
-        return BodyReader(self._salt, self._settings.block_bytes, session)
+        return BodyReader(session)
 
     def record(self, metered: Metered) -> None:
         """A finished request; only one whose lengths are known can be replayed."""
@@ -132,19 +146,35 @@ class Recorder:
             self._count("skipped")
             del self._slots[key]
         else:
-            self._slots[key] = self._arrival(metered, facts)
+            self._slots[key] = Pending(self._arrival(metered, facts), self._hold(facts.body))
         self._hand_over()
+
+    def _hold(self, body: bytes | None) -> bytes | None:
+        """The body, if there is room to hold it until the thread reads it."""
+        if body is None:
+            return None
+        with self._lock:
+            if self._held_bytes + len(body) > HELD_BYTES:
+                return None
+            self._held_bytes += len(body)
+        return body
+
+    def _let_go(self, body: bytes | None) -> None:
+        if body is not None:
+            with self._lock:
+                self._held_bytes -= len(body)
 
     def _hand_over(self) -> None:
         """Slots leave in order of arrival, up to the first that is still open."""
         while self._slots:
-            key, arrival = next(iter(self._slots.items()))
-            if key in self._open or arrival is None:
+            key, pending = next(iter(self._slots.items()))
+            if key in self._open or pending is None:
                 return
             del self._slots[key]
             try:
-                self._queue.put_nowait(arrival)
+                self._queue.put_nowait(pending)
             except queue.Full:
+                self._let_go(pending.body)
                 self._count("dropped")
             else:
                 self._count("written")
@@ -158,9 +188,7 @@ class Recorder:
             cohort=metered.cohort,
             task=cohort.task,
             lang=cohort.lang,
-            sampling="greedy" if facts.sampling == "greedy" else "sampled",
             stream=metered.stream,
-            prefix=facts.prefix,
             session=facts.session,
         )
 
@@ -177,18 +205,23 @@ class Recorder:
     def _write_all(self) -> None:
         """The thread: everything that waits for a disk happens here."""
         while True:
-            batch: list[TraceArrival] = []
+            batch: list[Pending] = []
             done = self._gather(batch)
             if batch:
+                lines = [
+                    redacted(pending, self._salt, self._settings.block_bytes) for pending in batch
+                ]
+                for pending in batch:
+                    self._let_go(pending.body)
                 try:
-                    self._files.write(batch)
+                    self._files.write(lines)
                 except OSError:
                     self._count("failed")  # a full disk must not end the thread
             if done:
                 self._files.close()
                 return
 
-    def _gather(self, batch: list[TraceArrival]) -> bool:
+    def _gather(self, batch: list[Pending]) -> bool:
         """Waits up to FLUSH_S for arrivals; True when the recorder closes."""
         try:
             item = self._queue.get(timeout=FLUSH_S)
