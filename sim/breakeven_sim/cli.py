@@ -24,6 +24,8 @@ from .defaults import (
 from .drafts import DRAFT_NAMES, k_rows
 from .errors import SimError, SimInputError
 from .faults import KINDS, parse_fault
+from .flags import config_option, longer
+from .flags import duration as duration_flag
 from .model import ENGINES
 from .options import Options, SpecMetrics
 from .wire import VERSION
@@ -50,6 +52,7 @@ def _address(value: str) -> tuple[str, int]:
 
 @cli.command("serve", epilog="Example: breakeven-sim serve --listen 127.0.0.1:0 --preset 8b-h100 "
              "--draft ngram --k 5")  # fmt: skip
+@config_option
 @click.option("--listen", default="127.0.0.1:8000", show_default=True, help="HOST:PORT; 0: any.")
 @click.option("--preset", default="8b-h100", show_default=True, help=", ".join(ENGINES))
 @click.option("--draft", default="none", show_default=True,
@@ -72,7 +75,7 @@ def _address(value: str) -> tuple[str, int]:
               help="Requests in flight; more are answered 503.")  # fmt: skip
 @click.option("--max-num-queued-tokens", type=click.IntRange(min=1), default=None,
               help="Prompt tokens in prefill; 503 above.")  # fmt: skip
-@click.option("--sse-keep-alive-interval", type=click.FloatRange(min=0, min_open=True),
+@click.option("--sse-keep-alive-interval", type=longer, metavar="DURATION",
               default=None, help="Seconds between comments on idle streams.")  # fmt: skip
 @click.option("--enable-force-include-usage", is_flag=True, help="As vLLM: usage in every event.")
 @click.option("--per-request-spec-decode-metrics", default="none", show_default=True,
@@ -179,6 +182,7 @@ TRACE_ARMS = ("none", "ngram:5")
 
 
 @cli.command("sweep", epilog="Example: breakeven-sim sweep --trace FILE.csv --rates 2,28")
+@config_option
 @click.option("--preset", default="8b-h100", show_default=True, help=", ".join(ENGINES))
 @click.option("--arm", "arms", multiple=True,
               help="DRAFT:K or DRAFT@LOW-HIGH:K,…; repeatable; none is the baseline.")  # fmt: skip
@@ -190,9 +194,9 @@ TRACE_ARMS = ("none", "ngram:5")
               help="CSV or JSONL trace instead of Poisson arrivals.")  # fmt: skip
 @click.option("--requests", type=click.IntRange(min=2), default=None,
               help="The first N arrivals of the trace only, before it is scaled.")  # fmt: skip
-@click.option("--duration", type=click.FloatRange(min=0, min_open=True), default=None,
+@click.option("--duration", type=longer, metavar="DURATION", default=None,
               help="Seconds of arrivals (default 240; a trace: its whole length).")  # fmt: skip
-@click.option("--warmup", type=click.FloatRange(min=0), default=None,
+@click.option("--warmup", type=duration_flag, default=None,
               help="Seconds not counted (default 60; a trace: 0).")  # fmt: skip
 @click.option("--prompt-median", type=click.FloatRange(min=1), default=PROMPT_MEDIAN,
               show_default=True, help="Tokens, log-normal (no trace).")  # fmt: skip
@@ -201,10 +205,12 @@ TRACE_ARMS = ("none", "ngram:5")
 @click.option("--prompt-max", type=click.IntRange(min=8), default=PROMPT_CLIP[1], show_default=True)
 @click.option("--output-median", type=click.FloatRange(min=1), default=OUTPUT_MEDIAN,
               show_default=True, help="Tokens, log-normal (no trace).")  # fmt: skip
-@click.option("--drain", type=click.FloatRange(min=0), default=120.0, show_default=True)
-@click.option("--slo-ttft", type=float, default=0.5, show_default=True, help="Seconds.")
-@click.option("--slo-tpot", type=float, default=0.03, show_default=True, help="Seconds.")
-@click.option("--usd-per-hour", type=float, default=USD_PER_HOUR, show_default=True)
+@click.option("--drain", type=duration_flag, default=120.0, show_default=True)
+@click.option("--slo-ttft", type=duration_flag, default=0.5, show_default=True, help="Seconds.")
+@click.option("--slo-tpot", type=duration_flag, default=0.03, show_default=True, help="Seconds.")
+@click.option(
+    "--usd-per-hour", type=click.FloatRange(min=0), default=USD_PER_HOUR, show_default=True
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "json_out", is_flag=True, help="One JSON object instead of tables.")
 def sweep_command(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from .errors import SimInputError
+from .flags import seconds
 
 # Defaults per kind; a kind takes exactly these keys.
 KINDS: dict[str, dict[str, float]] = {
@@ -85,8 +86,8 @@ def parse_fault(text: str) -> Fault:
         if key not in values:
             raise SimInputError(f"fault {kind}: unknown key {key!r}: use {', '.join(values)}")
         try:
-            values[key] = float(number)
-        except ValueError:
+            values[key] = seconds(number) if key in ("at", "for") else float(number)
+        except (ValueError, SimInputError):
             raise SimInputError(f"fault {kind}: {key}={number!r}: give a number") from None
     if not 0 <= values.get("share", 1) <= 1:
         raise SimInputError(f"fault {kind}: share={values['share']:g}: give a number in 0..1")

@@ -78,7 +78,8 @@ def _rates(rows: Sequence[RateRow]) -> Table:
         table.add_row(
             row.arm, f"{row.rate_per_s:g}", str(row.offered), _number(row.good_share, 3),
             _ms(row.ttft_p50_s), _ms(row.ttft_p99_s), _ms(row.tpot_p50_s), _number(row.m, 3),
-            _ms(row.cycle_s), "" if row.c_over_t is None else f"{row.c_over_t:.2f}", _signed(row.margin), row.verdict or "",
+            _ms(row.cycle_s), "" if row.c_over_t is None else f"{row.c_over_t:.2f}",
+            _signed(row.margin), row.verdict or "",
             f"{row.mean_batch:.1f}", _number(row.usd_per_1000_good, 3),
         )  # fmt: skip
     return table
