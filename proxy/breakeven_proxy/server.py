@@ -169,11 +169,11 @@ class Proxy:
         self.relay.drain()
         self.log.info("draining", inflight=self.relay.active)
         end = time.monotonic() + self.settings.timeouts.drain_s
-        while self.relay.active and time.monotonic() < end and not self._killed.is_set():
+        while self.relay.unfinished and time.monotonic() < end and not self._killed.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._killed.wait(), 0.05)
-        if self.relay.active:
-            self.log.warning("drain time is over", broken=self.relay.active)
+        if self.relay.unfinished:
+            self.log.warning("drain time is over", broken=self.relay.unfinished)
 
     async def close(self) -> None:
         """Ends everything."""

@@ -303,3 +303,49 @@ def test_connections_are_reused_and_idle_ones_closed_before_the_engine_would() -
             assert await conn.closed()  # after IDLE_S
 
     dialogue(script())
+
+
+def test_connections_beyond_the_limit_are_refused() -> None:
+    """The bound on client connections: one more gets 503 and the close; a free place is used."""
+
+    async def script() -> None:
+        limits = {"connections": 2}
+        async with scripted_engine() as engine, proxied(engine.url, limits=limits) as proxy:
+            first, _ = await proxy.dial(), await proxy.dial()
+            await until(lambda: len(proxy.proxy.relay.connections) == 2)
+            third = await proxy.dial()
+            assert status_of(await third.rest()) == [503]
+            first.close()
+            await until(lambda: len(proxy.proxy.relay.connections) == 1)
+            fourth = await proxy.dial()
+            await fourth.send(get())
+            conn = await engine.accept()
+            await conn.send(ok(b"1"))
+            assert (await fourth.message()).status == 200
+
+    dialogue(script())
+
+
+def test_draining_waits_for_an_answer_that_a_slow_client_has_not_taken() -> None:
+    """The exchange is over, the last bytes are not: they are sent before the process ends."""
+
+    async def script() -> None:
+        async with scripted_engine() as engine, proxied(engine.url) as proxy:
+            client = await proxy.dial(rcvbuf=4096)
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(get())
+            conn = await engine.accept()
+            body = b"z" * 4_000_000
+            sending = asyncio.create_task(conn.send(ok(body)))
+            await until(lambda: proxy.proxy.relay.active)
+            await asyncio.sleep(0.1)
+            draining = asyncio.create_task(proxy.proxy.drain())
+            await asyncio.sleep(0.1)
+            assert not draining.done()
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            received = (await client.message()).body
+            assert len(received) == len(body)
+            await sending
+            await draining
+
+    dialogue(script())

@@ -71,6 +71,11 @@ class RelayServer:
         """Requests that are in the relay now."""
         return sum(connection.busy for connection in self.connections)
 
+    @property
+    def unfinished(self) -> int:
+        """Connections with a request in service, or with an answer that is not all sent."""
+        return sum(connection.busy or connection.unsent > 0 for connection in self.connections)
+
     def drain(self) -> None:
         """Idle connections close; busy ones close after their answer."""
         self.draining = True
@@ -155,6 +160,11 @@ class ClientConnection(asyncio.Protocol):
     def busy(self) -> bool:
         """Whether a request is being served."""
         return self._splice is not None
+
+    @property
+    def unsent(self) -> int:
+        """Bytes written that the kernel has not taken."""
+        return 0 if self._gone else self._transport.get_write_buffer_size()
 
     @property
     def reading_body(self) -> bool:
