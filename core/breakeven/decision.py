@@ -204,7 +204,8 @@ def _baseline_for_cohort(facts: Facts) -> Outcome | None:
         denied = tuple(sorted({c.cohort for c in facts.cells} - {ALL, *facts.paying_cohorts}))
     return Outcome(
         facts.arm, Decision.BASELINE_FOR_COHORT, Action.TUNE, "cohort",
-        f"{', '.join(denied)} lose by it{figure} while others gain: keep the baseline for them",
+        f"{', '.join(denied)} lose by it, or are not shown to gain{figure}, while others gain: "
+        "keep the baseline for them",
         _numbers(facts.whole) | {f"margin[{c.cohort}]@{c.rate:g}": c.margin.value
                                  for c in cells if c.margin},
         "whether new traffic falls into the losing cohorts: watch rejection per cohort",

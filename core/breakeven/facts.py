@@ -105,6 +105,12 @@ class Cell:
         return tuple(floor for floor in self.floors if floor.held is None)
 
     @property
+    def doubtful(self) -> bool:
+        """Not shown either way, and the estimate is a loss."""
+        unknown = self.word is Word.INCONCLUSIVE and self.margin is not None
+        return unknown and self.margin is not None and self.margin.value < 0
+
+    @property
     def clears(self) -> bool:
         """Pays by an amount worth having, and every floor is shown to be kept."""
         worth = self.margin is None or self.margin.value >= MIN_GAIN
@@ -157,14 +163,18 @@ class Facts:
 
     @property
     def losing_cohorts(self) -> tuple[str, ...]:
-        """Cohorts that lose, or break a floor, at a rate where the whole would be kept."""
+        """Cohorts that lose, or break a floor, at a rate where the whole would be kept.
+
+        One that is not shown to gain and whose estimate is negative counts with them: the mean of
+        the others is no proof for it, and the baseline is safe.
+        """
         rates = {cell.rate for cell in self.proven} or {cell.rate for cell in self.whole}
         names = {
             cell.cohort
             for cell in self.cells
             if cell.cohort != ALL
             and cell.rate in rates
-            and (cell.word is Word.LOSES or cell.broken)
+            and (cell.word is Word.LOSES or cell.broken or cell.doubtful)
         }
         return tuple(sorted(names))
 

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.leaks import leaks_in_folder
 
 from breakeven.exitcodes import ExitCode
 from breakeven_loadgen.cli import run
 from breakeven_loadgen.judge.dataset import read_grid, read_record
 
+CANARY = "CANARY-7f3a prompt of a customer"
 GRID = """
 target: {model: simulated-8b}
+content: pool.jsonl
+reuse_content: true
 arms:
   base: {role: baseline, sim: {preset: 8b-h100}, usd_per_gpu_hour: 3.0}
   short: {sim: {preset: 8b-h100, draft: ngram, k: 3}, usd_per_gpu_hour: 3.0}
@@ -33,6 +37,8 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("grid")
     path = folder / "grid.yaml"
     path.write_text(GRID)
+    prompts = (json.dumps({"prompt": f"{CANARY} {i}"}) for i in range(40))
+    (folder / "pool.jsonl").write_text("\n".join(prompts))
     out = folder / "out"
     # Timing gates may fail on a busy machine; the runs must all be there.
     assert run(["grid", "run", str(path), "--out", str(out)]) in (
@@ -66,10 +72,11 @@ def test_the_arms_showed_what_they_are(grid: tuple[Path, Path]) -> None:
 
 
 def test_no_prompt_or_answer_is_in_the_grids_own_files(grid: tuple[Path, Path]) -> None:
-    """Questions of ours and answers of the engine leave counts behind, and no text."""
+    """Questions of ours, the user's prompts and the answers leave counts behind, and no text."""
     texts = [path.read_text() for path in grid[1].glob("*.json")]
     assert texts
     assert not any("weather" in text for text in texts)
+    assert leaks_in_folder(grid[1], CANARY) == []
 
 
 def test_resume_runs_only_what_is_missing(grid: tuple[Path, Path]) -> None:
@@ -108,6 +115,7 @@ def test_one_block_decides_nothing(grid: tuple[Path, Path]) -> None:
 def test_an_engine_that_does_not_start_is_named(tmp_path: Path) -> None:
     """Exit 3, with its log."""
     path = tmp_path / "grid.yaml"
-    path.write_text(GRID.replace("draft: ngram, k: 3", "draft: none, flags: [--no-such-flag]"))
+    text = GRID.replace("content: pool.jsonl\nreuse_content: true\n", "")
+    path.write_text(text.replace("draft: ngram, k: 3", "draft: none, flags: [--no-such-flag]"))
     assert run(["grid", "run", str(path), "--out", str(tmp_path / "out")]) is ExitCode.UNREACHABLE
     assert "no-such-flag" in (tmp_path / "out/logs/short.log").read_text()
