@@ -140,11 +140,17 @@ class Steering:
     # --- what is seen ------------------------------------------------------------------------
 
     def saw(self, arm: str, signal: Signal, now: float) -> list[Transition]:
-        """Take in one health signal; a candidate that is down loses its traffic in this call."""
+        """Take in one health signal; a candidate that is down loses its traffic in this call.
+
+        The baseline is judged by probes and connections alone, and is back without a hold: answers
+        with 5xx may be the doing of a client, and to keep the last resort out would be an outage.
+        """
         rules = self._plan.health
         if arm == self._plan.baseline:
+            if signal in (Signal.FAULT, Signal.ANSWERED):
+                return []
             before = self._baseline
-            self._baseline = observe(before, signal, now, rules)
+            self._baseline = observe(before, signal, now, replace(rules, hold_s=0.0))
             changed = self._baseline.health is not before.health
             return self._step_all(now) if changed else []
         seen = self._seen.get(arm)

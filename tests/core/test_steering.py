@@ -111,6 +111,20 @@ def test_baseline_down_sends_traffic_to_a_candidate_that_nothing_forbids() -> No
     assert [move.after for move in moves] == [State.STANDBY]
 
 
+def test_the_baseline_is_not_taken_out_by_answers_nor_kept_out_by_a_hold() -> None:
+    """A hundred 5xx change nothing; a refused connection does, for two good probes only."""
+    steering = ready(SINGLE)
+    for _ in range(100):
+        steering.saw("base", Signal.FAULT, 1.0)
+    assert steering.baseline_health is Health.UP
+    for now in (2.0, 3.0, 4.0):
+        steering.saw("base", Signal.NOT_READY, now)
+        assert steering.baseline_health is Health.DOWN
+        steering.saw("base", Signal.READY, now)
+        steering.saw("base", Signal.READY, now)
+        assert steering.baseline_health is Health.UP
+
+
 def test_out_of_range_and_back() -> None:
     """21/s is above the proven 20; 17/s for a minute brings it back."""
     steering = ready(SINGLE)
