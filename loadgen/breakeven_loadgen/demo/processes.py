@@ -6,26 +6,24 @@ SIGTERM first; should the demo itself be killed, the kernel sends the child SIGT
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import re
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from breakeven.errors import NotReadyError
+
+from ..replay.process import dies_with_parent
 
 START_S = 30.0
 """Longest wait for a child's first line; a cold import on a busy machine takes ten seconds."""
 END_S = 10.0
 """From SIGTERM to SIGKILL."""
 _URL = re.compile(r"http://[\w.\-\[\]:]+:\d+")
-_PR_SET_PDEATHSIG = 1
 
 
 class Child:
@@ -83,7 +81,7 @@ class Children:
                 stderr=stderr,
                 # Ctrl-C is ours to handle: a child in our group would die in the middle of a run.
                 start_new_session=True,
-                preexec_fn=_dies_with_parent(),
+                preexec_fn=dies_with_parent(signal.SIGTERM),
             )
         child = Child(name, process, log)
         self._children.append(child)
@@ -125,16 +123,3 @@ def _first_line(process: subprocess.Popen[bytes]) -> str:
                 return ""
             line += part
     return line.decode("utf-8", "replace")
-
-
-def _dies_with_parent() -> Callable[[], None] | None:
-    """Linux: the kernel ends the child when we are gone, even after kill -9 (man 2 prctl)."""
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None)
-
-    def ask() -> None:
-        with contextlib.suppress(OSError):
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    return ask

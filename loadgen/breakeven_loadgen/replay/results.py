@@ -147,6 +147,9 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
     write_json(folder / PROVENANCE, record)
 
 
+_ASK = "give the --out folder of a loadgen replay"
+
+
 def read_record(folder: Path) -> dict[str, Any]:
     """provenance.json of a folder.
 
@@ -156,10 +159,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     try:
         record = orjson.loads((folder / PROVENANCE).read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        raise InputError(
-            f"no readable {PROVENANCE}", file=os.fspath(folder),
-            mend="give the --out folder of a loadgen replay",
-        ) from None  # fmt: skip
+        runs = sorted(path.parent.name for path in folder.glob(f"*/{PROVENANCE}"))
+        mend = f"give one of the runs in it: {', '.join(runs[:8])}" if runs else _ASK
+        raise InputError(f"no readable {PROVENANCE}", file=os.fspath(folder), mend=mend) from None
     if not isinstance(record, dict) or record.get("breakeven_provenance") != 1:
         raise InputError(
             "unknown version of a result folder", file=os.fspath(folder / PROVENANCE),

@@ -24,6 +24,7 @@ from .engine import EngineSampler
 from .glance import Glance, Progress, together
 from .merge import merge
 from .prepare import Prepared
+from .process import dies_with_parent
 from .recover import WORKERS
 from .results import RunResult
 from .worker import READY, config_line
@@ -119,6 +120,7 @@ class _Parent:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=dies_with_parent(signal.SIGINT),  # a lone worker ends cleanly
         )
         assert process.stdin is not None
         process.stdin.write(config_line(config))

@@ -8,6 +8,7 @@ worker prints a glance a second, and exits when its folder is written. Errors go
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from dataclasses import fields
 from typing import Any
@@ -41,8 +42,9 @@ class _Pipe:
     """Progress to the parent."""
 
     def update(self, glance: Glance) -> None:
-        sys.stdout.buffer.write(glance.line())
-        sys.stdout.buffer.flush()
+        with contextlib.suppress(BrokenPipeError):  # the parent was killed: SIGINT follows
+            sys.stdout.buffer.write(glance.line())
+            sys.stdout.buffer.flush()
 
 
 async def told_start() -> float:
