@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 # The two rooms with heavier needs keep their own targets: test-ops, ops-demo; test-vllm, bench-vllm.
 -include deploy/ops.mk tests/vllm/vllm.mk
-.PHONY: help install check format test build demo bench clean
+.PHONY: help install check format test build demo bench bench-decision clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ build: install ## sdist and wheel into dist/
 
 demo: install ## the main job on the embedded simulated engine
 	$(BIN)/loadgen demo
+
+bench-decision: install ## 200 grids with known truth through the judge (half an hour)
+	$(BIN)/python -m benchmarks decision
 
 bench: install ## cost, added latency and fidelity beside peers (not a test)
 	$(BIN)/python -m benchmarks

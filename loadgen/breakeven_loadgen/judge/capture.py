@@ -17,6 +17,7 @@ from .assess import Assessment
 from .dataset import RunData
 from .figures import Figures, summed
 from .pairs import Book, faults
+from .statistics import p99_certified
 
 QUANTILES = ("p50", "p95", "p99")
 
@@ -137,6 +138,31 @@ def _m(pages: Sequence[Mapping[str, Any]], whole: Figures) -> float | None:
     if g is not None and f is not None and s:
         return (g - f) / s
     return whole.m
+
+
+def certified(assessment: Assessment) -> dict[str, dict[str, dict[str, str]]]:
+    """Arm -> load -> SLO bound -> confidence ("99 %", "95 %" or "no") that its p99 is kept.
+
+    An exact binomial test over all answers of the main traffic: 0 misses in 459 certify at 99 %,
+    in 299 at 95 %. It speaks of these windows; blocks, not requests, speak of the next ones.
+    """
+    book = Book(assessment.grid)
+    out: dict[str, dict[str, dict[str, str]]] = {}
+    for arm in assessment.grid.record.arms:
+        for load in assessment.grid.record.rates:
+            runs = [r for r in assessment.grid.of(arm.name, load).values() if not faults(r)]
+            found = [f for r in runs if (f := book.figures(r)) is not None]
+            if not found:
+                continue
+            whole = summed(found)
+            answered = whole.offered - whole.failed
+            words = {
+                name: next((f"{level:.0%}" for level in (0.99, 0.95)
+                            if p99_certified(misses, answered, level)), "no")
+                for name, misses in whole.slow.items()
+            }  # fmt: skip
+            out.setdefault(arm.name, {})[load] = words
+    return out
 
 
 def medians(parts: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:

@@ -21,6 +21,7 @@ from breakeven.provenance import Evidence
 
 from ..replay import results
 from .assess import Assessment, Candidate, assess
+from .capture import certified
 from .certify import certify
 from .checklist import checklist
 from .dataset import Grid, read_grid
@@ -195,6 +196,7 @@ def _record(decided: Decided, now: datetime) -> dict[str, Any]:
         "break_even": {arm: _band_json(found) for arm, found in decided.bands.items()},
         "k_sweep": [asdict(fit) for fit in decided.fits],
         "costs": _costs(assessment),
+        "p99_certified": certified(assessment),
         "gates": {
             c.arm.name: [
                 {"name": g.name, "passed": g.passed, "reason": g.reason, "figures": g.figures}

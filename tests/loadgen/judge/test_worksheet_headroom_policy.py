@@ -98,3 +98,15 @@ def test_no_schedule_from_too_little() -> None:
     assert depth_schedule([DepthPoint(2, 2, 5.0), DepthPoint(2, 20, 6.0)], base) is None
     three = [DepthPoint(2, 2, 5.0), DepthPoint(5, 2, 4.0)]
     assert depth_schedule(three, base[:1]) is None
+
+
+def test_p99_certification_needs_its_number_of_answers() -> None:
+    """No miss in a few hundred answers certifies at 95 or 99 %, one in a hundred never."""
+    from tests.loadgen.judge.test_gates import SOUND
+
+    from breakeven_loadgen.judge.assess import assess
+    from breakeven_loadgen.judge.capture import certified
+
+    found = certified(assess(SOUND))["draft"]["low"]
+    answers = sum(len(r.rows) for r in SOUND.runs if r.plan.arm == "draft")
+    assert found["tpot_s"] == ("99%" if answers >= 459 else "95%" if answers >= 299 else "no")
