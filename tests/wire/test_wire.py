@@ -328,9 +328,9 @@ def test_deadlines_of_head_body_and_whole(stamps: Stamps) -> None:
     async def script() -> None:
         body = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"
         cases = [
-            (Deadlines(first_byte_s=0.1), b"", Phase.HEAD),
-            (Deadlines(idle_s=0.1), body, Phase.BODY),
-            (Deadlines(total_s=0.1), body, Phase.BODY),
+            (Deadlines(first_byte_s=0.5), b"", Phase.HEAD),
+            (Deadlines(idle_s=0.5), body, Phase.BODY),
+            (Deadlines(total_s=1.5), body, Phase.BODY),
         ]
         async with pooled(stamps) as (engine, pool):
             for deadlines, answer, phase in cases:

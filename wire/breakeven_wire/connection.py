@@ -203,7 +203,7 @@ class Connection:
         if status < 200:
             return
         self._in_body = True
-        if exchange is not None and exchange.request.method == b"HEAD":
+        if exchange is not None and exchange.head_only:
             # llhttp does not know that this was HEAD and would wait for a body.
             self._complete = True
             connection = head.get(b"connection") or b""

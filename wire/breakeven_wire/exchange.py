@@ -63,17 +63,19 @@ class Exchange:
 
     __slots__ = (
         "_asked_to_pause", "_body_ended", "_clock_steps", "_connecting", "_connection", "_last",
-        "_limit", "_paused", "_phase", "_pool", "_replayable", "_timer", "_timer_due",
-        "_total_timer", "_written", "_written_bytes", "clock_stepped", "connected", "deadlines",
-        "done", "handler", "head_received", "request", "retried", "reused", "sent", "started",
-        "unstamped_reads",
+        "_limit", "_paused", "_phase", "_pool", "_replayable", "_request", "_stream", "_timer",
+        "_timer_due", "_total_timer", "_written", "_written_bytes", "clock_stepped",
+        "connected", "deadlines", "done", "handler", "head_only", "head_received", "retried",
+        "reused", "sent", "started", "unstamped_reads",
     )  # fmt: skip
 
     def __init__(
         self, pool: EnginePool, request: Request, handler: ExchangeHandler, deadlines: Deadlines
     ) -> None:
         self._pool = pool
-        self.request = request
+        self._request: Request | None = request
+        self._stream = request.stream
+        self.head_only = request.method == b"HEAD"
         self.handler = handler
         self.deadlines = deadlines
         self.started = pool.now()
@@ -109,7 +111,7 @@ class Exchange:
         """Sends a part of a streamed request body (chunk framing is added where it applies)."""
         if self.done or self._body_ended or not data:
             return
-        if self.request.stream == "chunked":
+        if self._stream == "chunked":
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._put(data)
 
@@ -118,7 +120,7 @@ class Exchange:
         if self.done or self._body_ended:
             return
         self._body_ended = True
-        if self.request.stream == "chunked":
+        if self._stream == "chunked":
             fields = b"".join(b"%b: %b\r\n" % pair for pair in trailers)
             self._put(b"0\r\n" + fields + b"\r\n")
         if self._connection is not None:
@@ -157,8 +159,10 @@ class Exchange:
         self.connected = self._pool.now()
         self._enter(Phase.SEND, self.deadlines.idle_s)
         origin = self._pool.origin
-        head = encode_head(self.request, origin.authority.encode(), origin.prefix.encode())
-        body = self.request.body
+        request = self._request
+        assert request is not None  # let go of only when it can no longer be sent
+        head = encode_head(request, origin.authority.encode(), origin.prefix.encode())
+        body = request.body
         link = connection.link
         if len(body) <= REPLAY_BYTES:
             link.write(b"".join((head, body, *self._written)))
@@ -181,6 +185,7 @@ class Exchange:
         """A read came for this exchange."""
         self._last = self._pool.loop.time()
         self._replayable = False
+        self._request = None  # a prompt need not be held while its answer streams
         self._written.clear()
         if unstamped:
             self.unstamped_reads += 1
@@ -199,7 +204,7 @@ class Exchange:
 
     def pause_writing(self) -> None:
         """The link holds too much."""
-        if not self._asked_to_pause and self.request.stream is not None:
+        if not self._asked_to_pause and self._stream is not None:
             self._asked_to_pause = True
             self.handler.on_pause_writing()
 
@@ -270,7 +275,7 @@ class Exchange:
             self._written.append(data)
             self._written_bytes += len(data)
         if self._connection is not None:
-            if self._written_bytes + len(self.request.body) > REPLAY_BYTES:
+            if self._written_bytes > REPLAY_BYTES:  # a streamed request has no other body
                 self._replayable = False
                 self._written.clear()
             self._connection.link.write(data)
