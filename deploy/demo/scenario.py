@@ -14,7 +14,7 @@ from .stack import ARMS, DRAFT, Stack, loads, wait_for
 
 MARGIN = f'arm:breakeven_margin:ratio_rate5m{{arm="{DRAFT}"}}'
 FIRING = f'ALERTS{{alertname="BreakEvenLost", alertstate="firing", arm="{DRAFT}"}}'
-LOW_RATE, HIGH_RATE = 2.0, 5.0
+LOW_RATE, HIGH_RATE = 1.5, 3.0
 LOW_S = 15.0
 STORY_S = 480.0
 """Longest time that the story's load may run."""

@@ -31,17 +31,19 @@ START_DEADLINE_S = 60.0
 # The scrape may take as long: a busy machine must not make gaps in the series.
 SCRAPE_S = 4.0
 URL = re.compile(r"http://127\.0\.0\.1:\d+")
-SLO = {"ttft_s": 2, "tpot_s": 0.12, "gap_p99_s": 0.5, "e2e_s": 20, "objective": 0.9}
+# The end-to-end bound lies between the baseline's short and long answers and above both of the
+# draft's, far from each: verdicts follow from the engine, not from the machine's noise.
+SLO = {"ttft_s": 5, "tpot_s": 0.5, "gap_p99_s": 5, "e2e_s": 2.5, "objective": 0.9}
 USD_PER_HOUR = 3.0
 DRAFT = "draft-k4"
 ARMS = ("baseline", DRAFT)
-# A quarter of the model's speed: fewer events a second, less noise on a shared machine.
+# A tenth of the model's speed: steps of about 70 ms, so that a shared machine's noise stays small.
 ENGINE = (
-    "serve", "--preset", "8b-h100", "--time-scale", "0.25", "--enable-force-include-usage",
+    "serve", "--preset", "8b-h100", "--time-scale", "0.1", "--enable-force-include-usage",
     "--per-request-spec-decode-metrics", "summary", "--exit-with-parent",
 )  # fmt: skip
-# Prompt tokens of the two kinds of arrivals, and how many arrivals the trace has.
-SHORT, LONG, ROWS = 64, 2560, 2500
+# Tokens of the long prompts and answers, and how many arrivals the trace has.
+LONG_PROMPT, LONG_ANSWER, ROWS = 2560, 48, 2500
 GOOD_DRAFT = '{"d_fix_ms": 0.5, "h_ms": 0.3, "conditional": [0.8, 0.8, 0.8, 0.8]}'
 SLOW_DRAFT = '{"d_fix_ms": 12.0, "h_ms": 0.3, "conditional": [0.8, 0.8, 0.8, 0.8]}'
 
@@ -281,20 +283,21 @@ class Stack:
             drain.join()
 
     def _trace(self) -> Path:
-        """Evenly spaced arrivals, every third with a long prompt.
+        """Evenly spaced arrivals: every third answer is long, every twelfth prompt, too.
 
-        A long prompt's prefill holds everybody's next step up for about 0.21 s, so that the p99 of
-        the burst gaps is the engine's doing and not the machine's noise.
+        A long prompt's prefill holds everybody's next step up for about half a second, so that the
+        p99 of the burst gaps is the engine's doing and not the machine's noise.
         """
         path = self.folder / "trace.jsonl"
         if not path.exists():
-            rest = {"out": 48, "cohort": "other", "task": "other", "lang": "other"}
+            rest = {"cohort": "other", "task": "other", "lang": "other"}
             rest |= {"sampling": "greedy", "stream": True}
-            rows = (
-                {"t": float(i), "in": LONG if i % 3 == 2 else SHORT} | rest for i in range(ROWS)
-            )
-            head = {"breakeven_trace": 1, "block": {"unit": "tokens", "size": 512}}
-            path.write_text("".join(json.dumps(row) + "\n" for row in (head, *rows)), "utf-8")
+            lines = [{"breakeven_trace": 1, "block": {"unit": "tokens", "size": 512}}]
+            for i in range(ROWS):
+                prompt = LONG_PROMPT if i % 12 == 11 else 64
+                answer = LONG_ANSWER if i % 3 == 2 else 12
+                lines.append({"t": float(i), "in": prompt, "out": answer} | rest)
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
         return path
 
     def load(

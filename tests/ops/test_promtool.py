@@ -58,8 +58,8 @@ MUTATIONS = {
     # Without the hold, silence clears it.
     "hold without traffic": (
         "breakeven_lost",
-        re.compile(r'max by \(job, arm\) \(breakeven_arm_info\{role="candidate"\}\) \* NaN'),
-        '(max by (job, arm) (breakeven_arm_info{role="candidate"}) * NaN) and on () vector(0) > 1',
+        re.compile(r"\(max by \(job, arm\) \(max_over_time\([^)]*\)\) \* NaN\)"),
+        "(max by (job, arm) (breakeven_arm_info > 1) * NaN)",
     ),
     # Without the floor a trickle wakes somebody.
     "traffic floor": (
