@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -88,11 +89,19 @@ def _run(grid: Path, folder: Path) -> ExitCode:
 
     config = read_grid_config(grid)
     record, windows = make_plan(config, grid.parent)
-    job = Job(folder, config, record, windows, grid.parent, lambda line: click.echo(line, err=True))
+    job = Job(folder, config, record, windows, grid.parent, _progress)
     try:
-        code = run(job)
+        failed = run(job)
     except Interrupted as stop:
         click.echo(f"loadgen: {stop} {grid} --out {folder}", err=True)
         return ExitCode.INTERRUPTED
+    for line in failed:
+        click.echo(line, err=True)
     click.echo(f"{folder}: finished; next: loadgen decide {folder}")
-    return code
+    return ExitCode.NOT_EVIDENCE if failed else ExitCode.OK
+
+
+def _progress(line: str) -> None:
+    """Progress is for somebody who watches: only on a terminal."""
+    if sys.stderr.isatty():
+        click.echo(line, err=True)

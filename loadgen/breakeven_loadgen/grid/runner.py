@@ -103,11 +103,11 @@ def start(job: Job) -> None:
     write_record(job.folder, job.record)
 
 
-def run(job: Job) -> ExitCode:
+def run(job: Job) -> list[str]:
     """Run whatever has not finished yet.
 
     Returns:
-        OK, or NOT_EVIDENCE when a run's own gates failed (they are named).
+        "FOLDER: gate NAME failed" for each run that is no evidence; empty where all are.
 
     Raises:
         NotReadyError: an arm cannot be reached. Interrupted: stopped by the user.
@@ -118,9 +118,7 @@ def run(job: Job) -> ExitCode:
         _calibrate(job, engines)
         failed = _runs(job, engines)
         _restarts(job, engines)
-    for line in failed:
-        job.say(line)
-    return ExitCode.NOT_EVIDENCE if failed else ExitCode.OK
+    return failed
 
 
 def done(folder: Path, run_: PlannedRun) -> bool:
