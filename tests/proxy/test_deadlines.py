@@ -19,7 +19,7 @@ from tests.support.engine import (
 )
 from tests.support.proxied import dialogue, proxied
 
-SHORT = 0.2
+SHORT = 0.5
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: "])
@@ -158,7 +158,7 @@ def test_a_full_queue_is_429_and_a_late_place_503() -> None:
     """Beyond max_inflight requests wait, beyond max_queue they are refused; both say when."""
 
     async def script() -> None:
-        admission = {"max_inflight": 1, "max_queue": 1, "queue_timeout_s": SHORT}
+        admission = {"max_inflight": 1, "max_queue": 1, "queue_timeout_s": 2 * SHORT}
         async with scripted_engine() as engine, proxied(engine.url, admission=admission) as proxy:
             first, second, third = [await proxy.dial() for _ in range(3)]
             await first.send(post())

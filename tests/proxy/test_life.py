@@ -24,12 +24,14 @@ from tests.support.engine import (
     ok,
     post,
     scripted_engine,
-    soon,
 )
 from tests.support.processes import BIN, run
 from tests.support.proxied import dialogue, proxied
 
 from breakeven_proxy.cli import main
+from breakeven_proxy.relay.seams import Arrival, Close, Ending, Refusal, Visit
+from breakeven_proxy.series import series_of
+from breakeven_wire import ResponseHead
 
 
 class Process:
@@ -292,36 +294,57 @@ def test_a_crash_says_where_and_not_with_what() -> None:
     assert any("deep" in place for place in lines[2]["at"])
 
 
+class Visitor:
+    """A guest at the desk: takes what it is given."""
+
+    def __init__(self) -> None:
+        self.visit: Visit | None = None
+
+    def admitted(self, visit: Visit) -> None:
+        self.visit = visit
+
+    def refused(self, visit: Visit, refusal: Refusal) -> None:
+        raise AssertionError(refusal)
+
+
 def test_the_series_stay_bounded() -> None:
     """10,000 different header values, models and paths: the page stays under what check prints."""
-    from breakeven_proxy.series import series_of
+    head = ResponseHead(200, b"OK", ((b"content-type", b"application/json"),))
 
     async def script() -> None:
         settings = {"cohorts": {"known": {}}, "allow_arm_header": True}
         async with scripted_engine() as engine, proxied(engine.url, **settings) as proxy:
-            client = await proxy.dial()
-            conn = None
+            desk = proxy.proxy.desk
             for i in range(10_000):
-                names = f"X-Breakeven-Cohort: c{i}\r\nX-Breakeven-Arm: a{i}\r\nX-Model: m{i}\r\n"
-                if i % 3:
-                    request = post(b'{"model":"m%d"}' % i, headers=names)
-                else:
-                    request = get(f"/p{i}", headers=names)
-                client.writer.write(request)
-                if conn is None:
-                    conn = await engine.accept()
-                    await conn.request()
-                else:
-                    await conn.next()
-                conn.writer.write(ok(completion(i % 50 + 1)))
-                assert (await client.message()).status == 200
+                value = b"v%d" % i
+                headers = ((b"X-Breakeven-Cohort", value), (b"X-Breakeven-Arm", value),
+                           (b"X-Model", value))  # fmt: skip
+                path = b"/v1/completions" if i % 3 else b"/" + value
+                method = b"POST" if i % 3 else b"GET"
+                guest = Visitor()
+                desk.enter(Arrival(method, path, path, headers, 1.0, 1.0), guest)
+                visit = guest.visit
+                assert visit is not None
+                visit.observation.request_body(b'{"model":"%b"}' % value)
+                visit.observation.head(head, 1.1)
+                body = completion(i % 50 + 1)[:-1] + b',"model":"%b"}' % value
+                visit.observation.body(body, 1.2, False)
+                visit.observation.end(Ending(Close.COMPLETE, 200, 1.3))
+                visit.leave()
+            # The same through sockets, a few times.
+            client = await proxy.dial()
+            await client.send(post(headers="X-Breakeven-Cohort: v0\r\n") + get("/v0"))
+            conn = await engine.accept()
+            await conn.send(ok(completion()))
+            await conn.next()
+            await conn.send(ok(b"{}"))
+            assert [(await client.message()).status for _ in range(2)] == [200, 200]
             samples = await proxy.samples("")
             ours = [s for s in samples if s.name.startswith("breakeven_")]
             assert len(ours) <= series_of(proxy.proxy.settings)
-            assert await proxy.total("requests_total") == 6666
-            assert await proxy.total("label_overflow_total", label="cohort") >= 6666
-            assert not [s for s in samples if "c77" in s.labels.values()]
-            await soon(asyncio.sleep(0))
+            assert await proxy.total("requests_total") == 6667
+            assert await proxy.total("label_overflow_total", label="cohort") == 10_001
+            assert not [s for s in samples if "v77" in s.labels.values()]
 
     dialogue(script())
 
