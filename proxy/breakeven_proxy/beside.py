@@ -9,6 +9,8 @@ import asyncio
 from datetime import UTC, datetime
 from functools import partial
 
+from prometheus_client import ProcessCollector
+
 from breakeven.certificate import Certificate
 from breakeven_proxy.config import ArmSettings, ProxySettings
 from breakeven_proxy.control.token_counts import CountingArm, CountingTransform
@@ -55,6 +57,7 @@ class Beside:
         self._record()
         self._trace()
         metrics.extra.append(lambda: engine_families(self.readers.values()))
+        metrics.extra.append(ProcessCollector(registry=None).collect)  # CPU, memory, descriptors
         metrics.before_page.append(self._show_certificate)
 
     def _record(self) -> None:

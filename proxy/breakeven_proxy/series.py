@@ -13,8 +13,8 @@ LATE_SERIES_PER_ARM = 256
 engine's counters and gauges by our names (about 70), accepted tokens by position, schema,
 identity, stamps, route states and transitions by reason."""
 
-LATE_SERIES = 48
-"""The same for the process: bad requests by code, label overflow, recorder, spans."""
+LATE_SERIES = 64
+"""The same for the process: bad requests by code, label overflow, recorder, spans, process_*."""
 
 FROZEN_FIGURES = 4
 """Figures of a certificate's baseline, by cohort and load."""

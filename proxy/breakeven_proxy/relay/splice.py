@@ -292,7 +292,9 @@ class Splice(ExchangeHandler):
         timeout = failure.kind is FailureKind.TIMEOUT
         close = Close.TIMEOUT if timeout else Close.BROKEN
         if self._status is None:
-            self._answer(504 if timeout else 502, f"the engine did not answer: {failure}")
+            # The detail may name addresses of the inside: it is for metrics, not for clients.
+            words = f"the engine did not answer ({failure.kind.value}, in {failure.phase.value})"
+            self._answer(504 if timeout else 502, words)
             self._over(close, failure)
             self._client.request_done(keep_alive=self._keep_alive)
         else:
