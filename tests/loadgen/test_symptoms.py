@@ -247,7 +247,9 @@ def test_tokens_of_the_first_chunk_do_not_count_as_decoded(run: Run) -> None:
 
     with scripted(script) as target:
         _, rows = run(target.url, requests=3)
-    assert all(row["decode_tokens"] == 1 for row in rows)
+    for row in rows:  # a busy client may read both events at once: then all came first
+        at_once = row["event_offset_s"].count(row["event_offset_s"][0])
+        assert row["decode_tokens"] == (1 if at_once == 1 else 0)
 
 
 def test_output_of_spaces_only_is_output(run: Run) -> None:

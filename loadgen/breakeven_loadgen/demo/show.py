@@ -172,5 +172,7 @@ def _gate_line(cells: Sequence[Cell]) -> Text:
     failed = [f"{c.arm} {c.rate:g}/s: {', '.join(c.failed_gates)}" for c in cells if c.failed_gates]
     if not failed:
         return Text("✓ every validity gate passed", style="green")
-    line = "! gates that failed (this machine was too busy to be exact): " + "; ".join(failed)
+    line = "! validity gates that failed: " + "; ".join(failed)
+    if any({"schedule", "client"} & set(c.failed_gates) for c in cells):
+        line += ". This machine was too busy to keep the schedule: read the times as rough."
     return Text(line, style="yellow")

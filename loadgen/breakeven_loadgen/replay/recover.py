@@ -46,4 +46,4 @@ def _recover(folder: Path, record: dict[str, Any]) -> None:
     results.write_requests(folder, recovered.rows)
     results.write_record(folder, record)
     results.summarise(folder, recovered.rows, record)
-    (folder / SPOOL).unlink()
+    (folder / SPOOL).unlink(missing_ok=True)
