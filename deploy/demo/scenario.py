@@ -89,6 +89,7 @@ def mend(stack: Stack, story: Story, say: Say) -> None:
     say(f"BreakEvenLost cleared after {took:.0f} s, margin {stack.prometheus.value(MARGIN):.3f}")
     wait_for("the webhook hears of it", lambda: stack.webhook.got("BreakEvenLost", "resolved"), 60)
     say("and the webhook heard of it")
+    time.sleep(6)  # a few evaluations that show it gone
 
 
 def tell(stack: Stack, say: Say) -> Story:
