@@ -361,7 +361,8 @@ def header(names: list[str]) -> None:
     )
     print(f"{time.strftime('%Y-%m-%d %H:%M')}  {os.cpu_count()} cores {model}, Linux "
           f"{platform.release()}, load {os.getloadavg()[0]:.1f}; Python "
-          f"{platform.python_version()}, breakeven {__version__}, {nginx.strip()}, peers: {', '.join(names)}")  # fmt: skip
+          f"{platform.python_version()}, breakeven {__version__}, {nginx.strip()}, "
+          f"peers: {', '.join(names)}")  # fmt: skip
 
 
 def main() -> int:
