@@ -257,7 +257,7 @@ def cohorts(made: dash.Dashboard) -> dash.Dashboard:
             f"arm_cohort_load:breakeven_decode_seconds_per_token:ratio_rate5m{CELL}",
             "s",
         ),
-        ("Offered/s", f"arm_cohort_load:breakeven_offered_requests:rate5m{CELL}", "reqps"),
+        ("Offered/s", f"arm_cohort_load:breakeven_offered_requests:rate5m{CELL} > 0", "reqps"),
     ]
     return made.with_row(dash.Row("Cohorts")).with_panel(
         table(
