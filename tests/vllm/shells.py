@@ -74,7 +74,12 @@ def proxy(folder: Path, arms: Mapping[str, Any], **settings: Any) -> Iterator[Pr
     config.write_text(json.dumps(values), "utf-8")  # JSON is YAML
     flags = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config", str(config))
     with processes.running("breakeven-proxy", "serve", *flags) as child:
-        yield ProxyCommand(child.urls[0], child.urls[1], child)
+        try:
+            yield ProxyCommand(child.urls[0], child.urls[1], child)
+        except BaseException as error:
+            status = child.end()
+            error.add_note(f"breakeven-proxy ended with {status} and had written:\n{child.text()}")
+            raise
 
 
 # --- generator ------------------------------------------------------------------------------------
