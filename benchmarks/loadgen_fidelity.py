@@ -50,6 +50,12 @@ def witness(folder: Path, *stall: float) -> Iterator[tuple[str, Path]]:
         process.stdout.close()
 
 
+def stolen_s() -> float:
+    """CPU seconds that the hypervisor took from this machine so far (proc(5), steal)."""
+    with open("/proc/stat", encoding="ascii") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def stamps(log: Path) -> Floats:
     return np.array([float(line) for line in log.read_text().split()])
 
@@ -60,12 +66,13 @@ def generate(name: str, *args: str, stall: tuple[float, ...] = ()) -> dict[str, 
         folder = Path(temporary)
         out = folder / "out"
         with witness(folder, *stall) as (url, log):
-            began = time.time()
+            began, stolen = time.time(), stolen_s()
             done = subprocess.run(
                 [str(LOADGEN), "replay", *args, "--url", url, "--out", str(out), "--json"],
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             took_s = time.time() - began
+            stolen = stolen_s() - stolen
         if not (out / "summary.json").exists():
             raise RuntimeError(f"{name}: {done.stderr.strip()}")
         return {
@@ -75,6 +82,7 @@ def generate(name: str, *args: str, stall: tuple[float, ...] = ()) -> dict[str, 
             "exit": done.returncode,
             "began": began,
             "took_s": took_s,
+            "stolen_s": stolen,
         }
 
 
@@ -115,7 +123,8 @@ def constant(rate: float, seconds: float, tokens: str, p99_bar_s: float) -> None
 
 def failed(run: dict[str, Any]) -> str:
     names = [gate["name"] for gate in run["summary"]["gates"] if gate["passed"] is False]
-    return f"(gate {', '.join(names)})" if names else ""
+    gates = f"gate {', '.join(names)}; " if names else ""
+    return f"({gates}{run['stolen_s']:.2f} CPU s stolen by the host)"
 
 
 def trace_slice() -> None:

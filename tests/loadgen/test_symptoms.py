@@ -50,7 +50,7 @@ def test_long_prompts_are_built_before_and_between_arrivals() -> None:
     ticks = iter([0.0, 0.1, 0.2, 0.6])  # the clock is read once, then before each body
     ahead.before_start(clock=lambda: next(ticks))
     built = len(ahead._built)
-    assert built == 2, "0.1 and 0.2 are inside half a second, 0.6 is not"
+    assert built == 2, "0.1 and 0.2 s are inside the budget, 0.6 s is not"
     assert ahead.take(0).data == maker.body(plan[0]).data
     assert ahead.take(30).data == maker.body(plan[30]).data
     assert not ahead.in_gap(0.0), "no gap, no building"

@@ -13,7 +13,6 @@ from breakeven.exitcodes import ExitCode
 from ..config import ReplayConfig
 from ..replay.run import replay
 from ..report.progress import progress_for
-from ..report.tables import print_summary
 from .options import merged
 
 
@@ -91,5 +90,7 @@ def replay_command(context: click.Context, /, as_json: bool, **values: Any) -> E
     if as_json:
         click.echo(orjson.dumps(result.summary, option=orjson.OPT_INDENT_2))
     else:
+        from ..report.tables import print_summary  # here: only a run's end prints tables
+
         print_summary(result)
     return result.exit_code

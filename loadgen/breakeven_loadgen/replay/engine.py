@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from breakeven.engine_metrics import EngineCounters, delta, read_counters
 from breakeven.errors import EngineError, NotReadyError, SchemaError
@@ -172,6 +171,8 @@ class EngineSampler:
 
     def write(self, folder: Path) -> None:
         """engine.parquet: also without a single sample, so that readers find the columns."""
+        import pyarrow.parquet as pq  # here: only the end of a run needs it
+
         columns: list[tuple[Any, ...]] = list(zip(*self.samples, strict=True)) or [(), (), (), ()]
         arrays = [
             arrow.array(column, f.type) for column, f in zip(columns, ENGINE_SCHEMA, strict=True)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -17,8 +18,6 @@ from breakeven.errors import InputError
 from breakeven.slo import Verdict
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
     from .run import RunState
 
 COUNTERS = {
@@ -70,23 +69,19 @@ class RunCollector(Collector):
 
 
 class MetricsPage:
-    """An HTTP server with one page; does nothing when no address was given."""
+    """An HTTP server with one page."""
 
-    def __init__(self, runner: web.AppRunner | None, address: tuple[str, int] | None) -> None:
+    def __init__(self, runner: web.AppRunner, address: tuple[str, int]) -> None:
         self._runner = runner
         self.address = address
 
     @classmethod
-    async def serve(cls, listen: str | None, state: RunState) -> MetricsPage:
+    async def serve(cls, listen: str, state: RunState) -> MetricsPage:
         """Listen on HOST:PORT.
 
         Raises:
             InputError: no HOST:PORT, or the address cannot be used.
         """
-        if listen is None:
-            return cls(None, None)
-        from aiohttp import web  # here: half a second to import, and rarely needed
-
         host, port = host_port(listen)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(RunCollector(state))
@@ -115,8 +110,7 @@ class MetricsPage:
 
     async def close(self) -> None:
         """Stop listening."""
-        if self._runner is not None:
-            await asyncio.shield(self._runner.cleanup())
+        await asyncio.shield(self._runner.cleanup())
 
 
 def host_port(text: str) -> tuple[str, int]:

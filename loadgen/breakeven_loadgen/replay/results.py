@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from breakeven import __version__
 from breakeven.errors import InputError
@@ -214,6 +213,8 @@ def summarise(folder: Path, rows: pa.Table, record: dict[str, Any]) -> RunResult
 
 def write_requests(folder: Path, rows: pa.Table) -> None:
     """requests.parquet, put in place as a whole."""
+    import pyarrow.parquet as pq  # here: only the end of a run needs it
+
     path = folder / REQUESTS
     new = folder / f".{REQUESTS}.new"
     try:
@@ -231,6 +232,8 @@ def read_rows(folder: Path) -> pa.Table:
     Raises:
         InputError: missing or damaged.
     """
+    import pyarrow.parquet as pq  # here: only the end of a run needs it
+
     try:
         return pq.read_table(folder / REQUESTS)
     except (OSError, pa.ArrowInvalid):

@@ -30,7 +30,6 @@ from .attempt import Sending
 from .clientload import ClientLoad, SelfWatch
 from .engine import EngineSampler
 from .glance import Glance, Progress
-from .metrics import MetricsPage
 from .offer import Offer
 from .prepare import Prepared, bodies, make_folder, needs_calibration, prepare
 from .process import quiet_gc, raise_file_limit, start_time
@@ -161,6 +160,10 @@ def replay(
     return results.finish(folder, results.final_record(outcome.record, outcome))
 
 
+async def _nothing() -> None:
+    """No page was served."""
+
+
 class _Run:
     """One run's event-loop part: prepare, offer, drain, settle."""
 
@@ -232,7 +235,7 @@ class _Run:
     async def _offer(self, work: _Work) -> float:
         """Offer everything and wait for the answers; seconds from the start to the last one."""
         state = work.state
-        page = await MetricsPage.serve(self._config.metrics_listen, state)
+        close_page = await self._listen(state)
         try:
             # The last thing before the first arrival: whatever came before cannot make it late.
             state.begin(await self._start_s())
@@ -252,8 +255,16 @@ class _Run:
             if self._progress is not None:
                 self._progress.update(state.glance())
         finally:
-            await page.close()
+            await close_page()
         return drained_s
+
+    async def _listen(self, state: RunState) -> Callable[[], Awaitable[None]]:
+        """Serve /metrics if that was asked for; what ends it."""
+        if self._config.metrics_listen is None:
+            return _nothing
+        from .metrics import MetricsPage  # here: its libraries take a while to import
+
+        return (await MetricsPage.serve(self._config.metrics_listen, state)).close
 
     async def _start_s(self) -> float:
         if self._start is not None:
