@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ def say(words: str) -> None:
 
 def main(argv: list[str]) -> int:
     """Exit 1 where something is missing or did not happen."""
+    # SIGTERM ends the demo as Ctrl-C does, so that what it started is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(argv[0] if argv else "out/ops-demo").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     say("ops-demo: engines simulated; rule windows and holds shortened for the demo")
