@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from breakeven_wire.failure import FailureKind, describe, failure_kind
-from breakeven_wire.message import NO_BODY_STATUSES, Headers, ResponseHead
+from breakeven_wire.message import NO_BODY_STATUSES, Headers, ResponseHead, only_chunked
 
 if TYPE_CHECKING:
     from breakeven_wire.exchange import Exchange
@@ -28,9 +28,9 @@ class Connection:
 
     __slots__ = (
         "_complete", "_exchange", "_extra", "_field_bytes", "_gone", "_headers", "_heads",
-        "_in_body", "_keep_alive", "_last_stamp", "_parser", "_parts", "_reason", "_release",
-        "_told", "_unparsed_bytes", "_unstamped", "_until_close", "closed", "idle_since", "link",
-        "response_started", "served",
+        "_in_body", "_keep_alive", "_last_stamp", "_parser", "_parts", "_reason", "_refused",
+        "_release", "_told", "_unparsed_bytes", "_unstamped", "_until_close", "closed",
+        "idle_since", "link", "response_started", "served",
     )  # fmt: skip
 
     def __init__(self, release: Callable[[Connection], None], gone: Callable[[Connection], None]):
@@ -57,6 +57,7 @@ class Connection:
         self._complete = False
         self._keep_alive = False
         self._extra = False
+        self._refused: str | None = None  # a head that must not be passed on, and why
         self._field_bytes = 0  # of the head, or of the trailers
         self._unparsed_bytes = 0  # since the parser last told something: one endless field
         self._told = False
@@ -95,9 +96,12 @@ class Connection:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            error = "the engine switched protocols without being asked"
+            error = _SWITCHED
         except httptools.HttpParserError as problem:
             error = str(problem)
+        if self._refused is not None:
+            exchange.fail(FailureKind.PROTOCOL, self._refused)
+            return
         if self._complete and error is not None:
             self._keep_alive, error = False, None  # the response is whole, its tail is not
         else:
@@ -190,13 +194,16 @@ class Connection:
             self._field_bytes += len(name) + len(value) + 4
 
     def on_headers_complete(self) -> None:
-        if self._extra:
+        if self._extra or self._refused is not None:
             return
         exchange = self._exchange
         status = self._parser.get_status_code()
         head = ResponseHead(
             status, self._reason, tuple(self._headers), self._parser.get_http_version()
         )
+        self._refused = _refused(head)
+        if self._refused is not None:
+            return
         self._heads.append(head)
         self._headers = []  # what comes now are trailers
         self._field_bytes = 0
@@ -226,6 +233,20 @@ class Connection:
         if self._in_body and not self._complete:
             self._complete = True
             self._keep_alive = self._parser.should_keep_alive()
+
+
+_SWITCHED = "the engine switched protocols without being asked"
+
+
+def _refused(head: ResponseHead) -> str | None:
+    """Why a head is no answer that a client may see, or None."""
+    if head.status == 101:
+        return _SWITCHED
+    if not 100 <= head.status <= 999:
+        return "the engine's status is no HTTP status"
+    if head.get(b"transfer-encoding") is not None and not only_chunked(head.headers):
+        return "the engine used a transfer coding that was not asked for"
+    return None
 
 
 def _chunked(head: ResponseHead) -> bool:

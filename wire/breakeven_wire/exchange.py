@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from breakeven_wire.failure import Failure, FailureKind, Phase
+from breakeven_wire.link import WRITE_HIGH_BYTES
 from breakeven_wire.message import Deadlines, Headers, Request, ResponseHead, encode_head
 
 if TYPE_CHECKING:
@@ -176,8 +177,8 @@ class Exchange:
             link.pause_reading()
         if self.done:
             return
-        if self._asked_to_pause and not link.unsent:
-            self.resume_writing()
+        if self._asked_to_pause and link.unsent <= WRITE_HIGH_BYTES:
+            self.resume_writing()  # the link itself asks for a pause only when it holds more
         if self._body_ended:
             self._note_sent()
 

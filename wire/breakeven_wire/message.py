@@ -37,6 +37,16 @@ def first_values(headers: Headers) -> dict[bytes, bytes]:
     return found
 
 
+def only_chunked(headers: Headers) -> bool:
+    """Whether the transfer codings that are named are chunked and nothing else.
+
+    The parser undoes chunked. Another coding before it (RFC 9112 section 6.1: "gzip, chunked")
+    would stay on the body while its name, being meant for one hop, does not go on with it.
+    """
+    named = [value for name, value in headers if name.lower() == b"transfer-encoding"]
+    return b",".join(named).strip().lower() == b"chunked"
+
+
 class ResponseHead:
     """Status line and headers of a response, as received. Not to be changed."""
 

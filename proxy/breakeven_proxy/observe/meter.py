@@ -163,7 +163,8 @@ class PassingObservation:
 
     def end(self, ending: Ending) -> None:
         """One count."""
-        code = "none" if ending.status is None else f"{ending.status // 100}xx"
+        # RFC 9110 section 15: a status above 599 is taken for a server's fault.
+        code = "none" if ending.status is None else f"{min(ending.status // 100, 5)}xx"
         self._meters.other[code].inc()
         self._meter.note_failure(self._meters.arm, ending.failure)
 

@@ -198,7 +198,15 @@ class ClientConnection(asyncio.Protocol):
         self._paused_for.discard("engine")
         if not incoming.complete:
             self.linger()
-        elif not keep_alive or self._server.draining or self._parser.broken:
+        elif not keep_alive:
+            # The client was told that this was the last answer (and to an HTTP/1.0 client the
+            # close is what ends its body): what it pipelined behind is not served.
+            if self._parser.requests:
+                self._parser.requests.clear()
+                self.linger()
+            else:
+                self.close()
+        elif self._server.draining or self._parser.broken:
             if self._parser.requests:
                 self._server.loop.call_soon(self._advance)  # a fault that still wants an answer
             else:

@@ -13,7 +13,7 @@ import orjson
 
 from breakeven_proxy.relay.incoming import Fault, Incoming
 from breakeven_wire import Headers, ResponseHead
-from breakeven_wire.message import NO_BODY_STATUSES
+from breakeven_wire.message import NO_BODY_STATUSES, only_chunked
 
 HOP_BY_HOP = frozenset(
     {
@@ -186,6 +186,8 @@ def head_problem(incoming: Incoming) -> Fault | None:
         return Fault(400, "exactly one Host header is needed")
     if incoming.http_version == "1.0" and b"transfer-encoding" in first:
         return Fault(400, "HTTP/1.0 knows no Transfer-Encoding")
+    if b"transfer-encoding" in first and not only_chunked(incoming.headers):
+        return Fault(501, "the only transfer coding known is chunked")
     expect = incoming.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         return Fault(417, "only Expect: 100-continue is known")
@@ -193,6 +195,11 @@ def head_problem(incoming: Incoming) -> Fault | None:
     if not target.startswith(b"/") and not (target == b"*" and incoming.method == b"OPTIONS"):
         return Fault(400, "the request target must be a path or an http URL")
     return None
+
+
+def wants_continue(incoming: Incoming) -> bool:
+    """Whether the client waits for 100 Continue; HTTP/1.0 knows none (RFC 9110 10.1.1)."""
+    return incoming.get(b"expect") is not None and incoming.http_version == "1.1"
 
 
 def origin_form(target: bytes) -> bytes:

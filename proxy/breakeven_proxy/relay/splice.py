@@ -19,6 +19,7 @@ from breakeven_proxy.relay.heads import (
     passed_trailers,
     request_headers,
     trailer_fields,
+    wants_continue,
 )
 from breakeven_proxy.relay.incoming import Fault, Incoming
 from breakeven_proxy.relay.seams import Arrival, Close, Ending, Refusal, Transform, Visit
@@ -87,6 +88,7 @@ class Splice(ExchangeHandler):
         if problem is not None:
             self._done = True
             self._client.count_bad_request(problem.status)
+            self._keep_alive = False
             self._answer(problem.status, problem.message)
             self._client.request_done(keep_alive=False)
             return
@@ -109,7 +111,7 @@ class Splice(ExchangeHandler):
         transform = visit.transform
         if transform is not None and self._fits(transform):
             self._transform, self._whole = transform, bytearray()
-            if self._incoming.get(b"expect") is not None and not self._incoming.complete:
+            if wants_continue(self._incoming) and not self._incoming.complete:
                 self._client.write(CONTINUE)
         else:
             self._begin(None)
@@ -304,6 +306,7 @@ class Splice(ExchangeHandler):
     # -- endings
     def _bad_request(self, fault: Fault) -> None:
         self._client.count_bad_request(fault.status)
+        self._keep_alive = False
         if self._status is None:
             self._answer(fault.status, fault.message)
             self._over(Close.BAD_REQUEST)
@@ -314,7 +317,7 @@ class Splice(ExchangeHandler):
 
     def _answer(self, status: int, message: str, *, retry_after_s: int | None = None) -> None:
         self._status = status
-        if not self._incoming.complete or self._server.draining or status == 400:
+        if not self._incoming.complete or self._server.draining:
             self._keep_alive = False
         self._client.write(
             own_answer(
