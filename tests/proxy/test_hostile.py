@@ -16,6 +16,7 @@ from tests.support.engine import (
     scripted_engine,
     soon,
     status_of,
+    until,
 )
 from tests.support.proxied import dialogue, proxied
 
@@ -210,5 +211,55 @@ def test_an_http_1_0_client_is_not_told_to_continue() -> None:
             await conn.request()
             await conn.send(ok(completion()))
             assert status_of(await client.rest()) == [200]
+
+    dialogue(script())
+
+
+@pytest.mark.parametrize("token_counts", ["observe", "request"])
+def test_a_large_body_that_waited_in_the_queue_goes_on(token_counts: str) -> None:
+    """A client paused while its request waited for a place is read on once there is one."""
+    body = b'{"stream":true,"prompt":"' + b"x" * 600_000 + b'"}'
+
+    async def script() -> None:
+        async with (
+            scripted_engine() as engine,
+            proxied(
+                engine.url,
+                token_counts=token_counts,
+                admission={"max_inflight": 1, "max_queue": 1, "queue_timeout_s": 30},
+            ) as proxy,
+        ):
+            first, second = await proxy.dial(), await proxy.dial()
+            await first.send(post())
+            conn = await engine.accept()
+            second.writer.write(post(body))
+            await until(lambda: any(c._paused_for for c in proxy.proxy.relay.connections))
+            await conn.send(ok(completion()))
+            assert (await first.message()).status == 200
+            assert (await conn.next()).body == body
+            await conn.send(ok(completion()))
+            assert (await second.message()).status == 200
+            await proxy.idle()
+            assert await proxy.verdicts() == {"good": 2}
+
+    dialogue(script())
+
+
+def test_a_large_body_pipelined_behind_a_request_goes_on() -> None:
+    """The second request's body, paused while the first was served, comes when it is its turn."""
+    body = b"x" * 600_000
+
+    async def script() -> None:
+        async with scripted_engine() as engine, proxied(engine.url) as proxy:
+            client = await proxy.dial()
+            client.writer.write(post() + post(body))
+            conn = await engine.accept()
+            await conn.request()
+            await until(lambda: any(c._paused_for for c in proxy.proxy.relay.connections))
+            await conn.send(ok(completion()))
+            assert (await client.message()).status == 200
+            assert (await conn.next()).body == body
+            await conn.send(ok(completion()))
+            assert (await client.message()).status == 200
 
     dialogue(script())

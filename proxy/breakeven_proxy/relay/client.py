@@ -237,6 +237,10 @@ class ClientConnection(asyncio.Protocol):
         elif self._splice is not None:
             self._deadline.clear()
 
+    def body_was_taken(self) -> None:
+        """What waited of the request's body was taken: the client may go on sending."""
+        self._balance()
+
     def pause_reading(self, reason: str) -> None:
         """Stops reading from the client, for a named reason."""
         if not self._paused_for and not self._gone:

@@ -116,6 +116,7 @@ class Splice(ExchangeHandler):
         else:
             self._begin(None)
         self.request_came()
+        self._client.body_was_taken()  # one that waited in the queue may have been paused
 
     def refused(self, visit: Visit, refusal: Refusal) -> None:
         """There is no room."""
