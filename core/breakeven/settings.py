@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -28,6 +29,11 @@ _ABSENT = object()
 
 MAX_DEPTH = 32
 """Deepest nesting accepted: no setting is that deep, and YAML aliases can build endless ones."""
+
+MIN_INT, MAX_INT = -(2**63), 2**64 - 1
+"""Whole numbers that JSON mode can carry."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 MAX_NODES = 50_000
 """Most values accepted: a few lines of YAML aliases can stand for billions."""
@@ -79,6 +85,9 @@ def parse_settings(data: Mapping[str, Any], *, file: str, model: type[T]) -> T:
 
 
 def _validated(data: Any, lines: dict[Loc, int], file: str, model: type[T]) -> T:
+    faults = list(_no_json(data, (), lines, file))
+    if faults:
+        raise _joined(faults)
     adapter = TypeAdapter(model)
     try:
         # JSON mode: strict about types, yet lists become tuples and mappings dataclasses.
@@ -86,6 +95,31 @@ def _validated(data: Any, lines: dict[Loc, int], file: str, model: type[T]) -> T
     except ValidationError as error:
         faults = [_fault(item, data, lines, file, model) for item in error.errors()]
         raise _joined(faults) from None
+
+
+def _no_json(data: Any, loc: Loc, lines: dict[Loc, int], file: str) -> Iterator[ConfigError]:
+    """The values that JSON mode would lose or refuse without a place: a NaN would turn into null
+    and so into the default, whole numbers end at 64 bits, text has no lone surrogates."""
+    items = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list | tuple)
+        else ()
+    )
+    for part, value in items:
+        yield from _no_json(value, (*loc, part), lines, file)
+    if isinstance(data, float) and not math.isfinite(data):
+        what, mend = "a number must be finite", "write a finite number"
+    elif isinstance(data, int) and not MIN_INT <= data <= MAX_INT:
+        what, mend = "a whole number beyond 64 bits", "write a smaller number"
+    elif isinstance(data, str) and _SURROGATE.search(data):
+        what, mend = "text that is no UTF-8", "write it as UTF-8"
+    else:
+        return
+    yield ConfigError(
+        what, file=file, line=_line(loc, lines), key=_dotted(loc), value=data, mend=mend
+    )
 
 
 def _joined(faults: list[ConfigError]) -> ConfigError:

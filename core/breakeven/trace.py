@@ -14,7 +14,6 @@ No other field is allowed anywhere, and text fields take short labels only, so t
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,12 @@ from .keyed import DEFAULT_BLOCK, ID_BYTES
 
 VERSION = 1
 """The only version there is; another one is refused, not guessed at."""
+
+MAX_TOKENS = 1_000_000_000
+"""Longest prompt or completion: no engine's context comes near, a slip of the pen does."""
+
+MAX_T_S = 1e15
+"""Latest time: seconds still keep their milliseconds in a float there."""
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/+-]{0,63}\Z")
 """Cohort, task and language are labels of a configuration, never sentences."""
@@ -181,7 +186,7 @@ def _object(text: str, refuse: Refuse) -> dict[str, Any]:
 
     try:
         record = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also an integer of thousands of digits
         refuse("no JSON object", None, None, "write one JSON object per line")
     if not isinstance(record, dict):
         refuse("no JSON object", None, None, "write one JSON object per line")
@@ -247,14 +252,15 @@ def _is_int(value: Any) -> bool:
 
 
 def _time(value: Any, refuse: Refuse) -> float:
-    if not (_is_int(value) or isinstance(value, float)) or not math.isfinite(value) or value < 0:
-        refuse("t must be seconds since the start, finite and >= 0", "t", value, "mend the time")
+    # Compared first: an integer above 1e308 has no float.
+    if not (_is_int(value) or isinstance(value, float)) or not 0 <= value <= MAX_T_S:
+        refuse("t must be seconds since the start, >= 0 and finite", "t", value, "mend the time")
     return float(value)
 
 
 def _length(value: Any, key: str, refuse: Refuse) -> int:
-    if not _is_int(value) or value < 1:
-        what = f"{key} must be a whole number of tokens, at least 1"
+    if not _is_int(value) or not 1 <= value <= MAX_TOKENS:
+        what = f"{key} must be a whole number of tokens, at least 1 and at most {MAX_TOKENS}"
         refuse(what, key, value, "drop the arrival, or mend its length")
     return int(value)
 

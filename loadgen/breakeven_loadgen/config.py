@@ -6,6 +6,7 @@ Here: fields, defaults and what makes a value impossible. Not here: flags (cli),
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,13 @@ DEFAULT_TIMEOUT_S = 600.0
 """Longest that one request may take; longer than any answer somebody would wait for."""
 DEFAULT_EPSILON_S = 0.002
 """Gaps below it are inside a burst (measurement.md)."""
+MAX_WORKERS = 256
+"""Each is a process with a client of its own; more than that is a slip, and ends the machine."""
+MAX_TOKEN_ID = 2**31
+"""Above every vocabulary; engines read ids as 32-bit numbers."""
+OWN_HEADERS = ("content-length", "transfer-encoding", "connection", "content-type", "expect")
+"""Headers that frame the message: a second one makes every request invalid."""
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 
 
 @settings_class
@@ -109,6 +117,8 @@ def check(config: ReplayConfig) -> None:
         raise _bad("max-inflight", "must be at least 1", config.max_inflight, "e.g. 256")
     if config.requests is not None and config.requests < 1:
         raise _bad("requests", "must be at least 1", config.requests, "e.g. 200")
+    if config.block_size is not None and config.block_size < 1:
+        raise _bad("block-size", "must be at least 1", config.block_size, "e.g. 512")
     for name in ("duration", "timeout", "epsilon", "gap_cap"):
         value = getattr(config, name)
         if value is not None and value <= 0:
@@ -117,10 +127,13 @@ def check(config: ReplayConfig) -> None:
         raise _bad("cancel-share", "must be within 0 and 1", config.cancel_share, "e.g. 0.05")
     if config.skip < 0 or config.seed < 0 or config.block < 0:
         raise _bad("skip/seed/block", "must not be negative", None, "use 0 or more")
-    if config.workers < 1 or (config.workers > 1 and config.shard is not None):
-        raise _bad("workers", "cannot be used so", config.workers, "≥ 1, and not with --shard")
-    if config.abort_below is not None and not 0 < config.abort_below <= 100:
-        raise _bad("abort-below", "must be a percentage above 0", config.abort_below, "e.g. 90")
+    if not 1 <= config.workers <= MAX_WORKERS or (config.workers > 1 and config.shard is not None):
+        mend = f"1 to {MAX_WORKERS}, and not with --shard"
+        raise _bad("workers", "cannot be used so", config.workers, mend)
+    for name in ("abort_below", "min_goodput"):
+        value = getattr(config, name)
+        if value is not None and not 0 < value <= 100:
+            raise _bad(_flag(name), "must be a percentage above 0, up to 100", value, "e.g. 90")
     if config.usd_per_hour is not None and config.usd_per_hour < 0:
         raise _bad("usd-per-hour", "must not be negative", config.usd_per_hour, "e.g. 3.0")
     arrival_of(config)
@@ -128,6 +141,8 @@ def check(config: ReplayConfig) -> None:
     shard_of(config)
     token_ids_of(config)
     headers_of(config, {})
+    if config.metrics_listen is not None:
+        host_port(config.metrics_listen)
 
 
 def arrival_of(config: ReplayConfig) -> Arrival:
@@ -174,7 +189,7 @@ def shard_of(config: ReplayConfig) -> Shard:
     if config.shard is None:
         return Shard()
     number, _, of = config.shard.partition("/")
-    if not (number.isdigit() and of.isdigit() and int(number) < int(of)):
+    if not (_is_number(number) and _is_number(of) and int(number) < int(of)):
         raise _bad("shard", "must be i/n with 0 <= i < n", config.shard, "e.g. 0/4")
     return Shard(int(number), int(of))
 
@@ -184,8 +199,10 @@ def token_ids_of(config: ReplayConfig) -> tuple[int, int]:
     if config.token_ids is None:
         return TOKEN_IDS
     low, _, high = config.token_ids.partition(":")
-    if not (low.isdigit() and high.isdigit() and int(low) < int(high)):
-        raise _bad("token-ids", "must be LOW:HIGH", config.token_ids, "e.g. 1000:9000")
+    known = _is_number(low) and _is_number(high)
+    if not (known and int(low) < int(high) <= MAX_TOKEN_ID):
+        mend = f"e.g. 1000:9000; no id is above {MAX_TOKEN_ID}"
+        raise _bad("token-ids", "must be LOW:HIGH", config.token_ids, mend)
     return int(low), int(high)
 
 
@@ -204,7 +221,13 @@ def headers_of(config: ReplayConfig, environ: dict[str, str] | None = None) -> A
             raise InputError(
                 "no header", key="--header", value=name[:40], mend="write 'Name: value'"
             )
-        headers.append((name.strip().encode(), value.strip().encode()))
+        name = name.strip()
+        if not _HEADER_NAME.match(name) or name.lower() in OWN_HEADERS:
+            raise InputError(
+                "cannot be set so", key="--header", value=name[:40],
+                mend=f"a name of letters, digits and -; never {', '.join(OWN_HEADERS)}",
+            )  # fmt: skip
+        headers.append((name.encode(), value.strip().encode()))
     if config.api_key_env is not None and environ is None:
         key = os.environ.get(config.api_key_env)
         if not key:
@@ -213,9 +236,26 @@ def headers_of(config: ReplayConfig, environ: dict[str, str] | None = None) -> A
     return tuple(headers)
 
 
+def host_port(text: str) -> tuple[str, int]:
+    """HOST:PORT of --metrics-listen; IPv6 in brackets.
+
+    Raises:
+        InputError: anything else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not _is_number(port) or int(port) > 65535:
+        raise _bad("metrics-listen", "no HOST:PORT", text, "write e.g. 127.0.0.1:9400")
+    return host.strip("[]"), int(port)
+
+
 def path_of(config: ReplayConfig) -> bytes:
     """Request path of the endpoint."""
     return PATHS[endpoint_of(config)].encode()
+
+
+def _is_number(text: str) -> bool:
+    """Plain digits, few enough for int(): `isdigit` alone also takes superscripts."""
+    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 def _flag(name: str) -> str:

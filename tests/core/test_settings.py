@@ -118,3 +118,21 @@ def test_flags_are_checked_by_the_same_classes() -> None:
     assert parse_settings({"max_inflight": 3}, file="flags", model=Config).max_inflight == 3
     with pytest.raises(ConfigError, match="flags: max_inflights: unknown key"):
         parse_settings({"max_inflights": 3}, file="flags", model=Config)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_flag_that_is_not_finite_never_becomes_the_default(value: float) -> None:
+    """JSON has no NaN: it would arrive as null, and null is a default."""
+    with pytest.raises(ConfigError, match="cost_usd: a number must be finite") as caught:
+        parse_settings({"spare": {"url": "u", "cost_usd": value}}, file="flags", model=Config)
+    assert caught.value.key == "spare.cost_usd"
+    with pytest.raises(ConfigError, match=r"rates\.1: a number must be finite"):
+        parse_settings({"rates": [1.0, value]}, file="flags", model=Config)
+
+
+def test_whole_numbers_beyond_64_bits_and_lone_surrogates_name_their_line() -> None:
+    """What JSON cannot carry is a fault of the file, not of the program."""
+    with pytest.raises(ConfigError, match=r"proxy\.yaml:2: max_inflight: .*64 bits"):
+        load("listen: x\nmax-inflight: 99999999999999999999999\n")
+    with pytest.raises(ConfigError, match=r"proxy\.yaml:1: listen: text that is no UTF-8"):
+        load('listen: "\\ud800"\n')

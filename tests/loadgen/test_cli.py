@@ -83,6 +83,26 @@ def test_unknown_option_names_the_nearest(capsys: pytest.CaptureFixture[str]) ->
         (["--abort-below", "0"], "--abort-below"),
         (["--content", "/none.jsonl"], "the pool cannot be read"),
         (["--metrics-listen", "nonsense"], "--metrics-listen"),
+        (["--metrics-listen", "127.0.0.1:99999"], "--metrics-listen"),
+        (["--metrics-listen", "127.0.0.1:\u00b2"], "--metrics-listen"),
+        (["--rate", "1e-300"], "a run lasts a year at most"),
+        (["--rate", "nan"], "finite (got nan)"),
+        (["--usd-per-hour", "nan"], "usd_per_hour: a number must be finite"),
+        (["--min-goodput", "nan"], "min_goodput: a number must be finite"),
+        (["--min-goodput", "900"], "--min-goodput: must be a percentage"),
+        (["--abort-below", "nan"], "abort_below: a number must be finite"),
+        (["--start-at", "nan"], "start_at: a number must be finite"),
+        (["--start-at", "1e300"], "in seconds (not milliseconds)"),
+        (["--seed", "9" * 26], "seed: a whole number beyond 64 bits"),
+        (["--shard", "\u00b2/3"], "--shard: must be i/n"),
+        (["--shard", "0/\u00b2"], "--shard: must be i/n"),
+        (["--token-ids", "5:\u00b2"], "--token-ids"),
+        (["--token-ids", "0:99999999999999999999"], "--token-ids"),
+        (["--workers", "1000000"], "--workers"),
+        (["--block-size", "0"], "--block-size: must be at least 1"),
+        (["--warmup", "1h"], "all 2 arrivals fall into the warm-up"),
+        (["--header", "Content-Length: 9"], "--header: cannot be set so (got 'Content-Length')"),
+        (["--header", "X Y: 9"], "--header: cannot be set so"),
     ],
 )
 def test_bad_input_is_exit_2_and_nothing_is_sent(
@@ -101,6 +121,8 @@ def test_bad_input_is_exit_2_and_nothing_is_sent(
             base = []
         assert replay(*base, *args) is ExitCode.USAGE
         assert not target.calls
+    left = [str(path.name) for path in (tmp_path / "o").glob("**/*") if path.is_file()]
+    assert not left, "nothing was written"
     assert words in capsys.readouterr().err
 
 
@@ -138,6 +160,18 @@ def test_bad_config_names_the_line(
     path.write_text(text)
     assert replay("--config", str(path)) is ExitCode.USAGE
     assert words in capsys.readouterr().err
+
+
+def test_a_page_that_is_no_engines_is_exit_3_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--metrics-url of something else: not ready (3), the flag and the URL are said."""
+    with scripted() as target:
+        url = f"{target.url}/health"
+        args = ["--rate", "5", "--requests", "2", "--url", target.url, "--metrics-url", url]
+        code = replay("synthetic:in=1,out=1", *args, "--out", str(tmp_path / "o"))
+        assert code is ExitCode.UNREACHABLE
+    assert f"--metrics-url {url}: " in capsys.readouterr().err
 
 
 def test_unreachable_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,6 +217,9 @@ def test_report_of_no_result_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFix
     """A folder that is none of ours is named."""
     assert run(["report", str(tmp_path)]) is ExitCode.USAGE
     assert "no readable provenance.json" in capsys.readouterr().err
+    (tmp_path / "provenance.json").write_text('{"breakeven_provenance": 1, "state": "finished"}')
+    assert run(["report", str(tmp_path)]) is ExitCode.USAGE
+    assert "is missing" in capsys.readouterr().err
 
 
 def test_merge_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,6 +198,11 @@ def test_contracts_go_into_the_body(tmp_path: Path) -> None:
         ("{", "no JSON"),
         ("[1]", "no JSON object"),
         ('{"prompt": "SECRET", "user": "x"}', "unknown key"),
+        ('{"a SECRET text": 1}', "(a name that is no label): unknown key"),
+        ('{"prompt": "x", "cohort": {"a": "SECRET"}}', "cohort must be a short label"),
+        ('{"prompt": "x", "lang": "a SECRET text"}', "lang must be a short label"),
+        ('{"prompt": "x", "contract": {"max_tokens": "SECRET"}}', "max_tokens must be a whole"),
+        ('{"prompt": "x", "contract": {"max_tokens": 0}}', "max_tokens must be a whole"),
         ('{"cohort": "x"}', "either prompt or messages"),
         ('{"prompt": "SECRET", "messages": []}', "either prompt or messages"),
         ('{"prompt": 3}', "prompt must be text"),
@@ -214,6 +219,13 @@ def test_bad_pools_name_the_line_and_never_the_text(tmp_path: Path, line: str, w
     assert "pool.jsonl:2" in str(caught.value)
     assert words in str(caught.value)
     assert "SECRET" not in str(caught.value)
+
+
+def test_a_pool_with_a_byte_order_mark_and_crlf_is_read(tmp_path: Path) -> None:
+    """As some editors save it."""
+    path = tmp_path / "pool.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n{"prompt": "b"}\r\n')
+    assert [entry.prompt for entry in read_pool(str(path)).entries] == ["a", "b"]
 
 
 def test_messages_need_the_chat_endpoint(tmp_path: Path) -> None:

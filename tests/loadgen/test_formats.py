@@ -149,7 +149,9 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
     ("text", "words"),
     [
         ("", "the trace is empty"),
-        ("a,b,c\n1,2,3\n", "unknown columns"),
+        ("a,b,c\n1,2,3\n", "unknown columns (got 'a,b,c')"),
+        (AZURE.replace("GeneratedTokens", "ContextTokens,GeneratedTokens"), "given twice"),
+        (AZURE + "2023-11-16 18:15:47.0,1,234,5\n", "t.csv:3: more cells than columns"),
         (AZURE + "2023-11-16 18:15:45.0,1,1\n", "t.csv:3: TIMESTAMP: times decrease"),
         (AZURE + "yesterday,1,1\n", "t.csv:3: TIMESTAMP: unusable value"),
         (AZURE + "2023-11-16 18:15:47.0,x,1\n", "t.csv:3: ContextTokens: unusable value"),
@@ -170,6 +172,16 @@ def test_bad_files_name_the_place(tmp_path: Path, text: str, words: str) -> None
     with pytest.raises(TraceError) as caught:
         load_trace(str(path))
     assert words in str(caught.value)
+
+
+def test_text_in_place_of_a_header_is_not_quoted(tmp_path: Path) -> None:
+    """Somebody's prompts given as TRACE by mistake: the message has none of their words."""
+    path = tmp_path / "t.txt"
+    for text in ("Dear CANARY, how are you\n", '{"prompt CANARY": 1}\n', "CANARY\n" * 2):
+        path.write_text(text)
+        with pytest.raises(TraceError, match="unknown") as caught:
+            load_trace(str(path))
+        assert "CANARY" not in str(caught.value)
 
 
 def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:

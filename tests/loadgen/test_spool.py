@@ -18,9 +18,12 @@ from tests.support.target import Call, Target, good, scripted
 
 from breakeven.errors import BreakevenError
 from breakeven.exitcodes import ExitCode
+from breakeven_loadgen.config import ReplayConfig
 from breakeven_loadgen.replay import arrow
 from breakeven_loadgen.replay.recover import load
+from breakeven_loadgen.replay.results import REQUESTS, SUMMARY, read_record, write_record
 from breakeven_loadgen.replay.rows import SCHEMA, Row, table
+from breakeven_loadgen.replay.run import replay
 from breakeven_loadgen.replay.spool import SPOOL, DiskFullError, Spool, read_spool
 
 KINDS = {
@@ -90,9 +93,28 @@ def test_a_torn_spool_keeps_its_whole_batches(tmp_path: Path) -> None:
     assert counts <= {-1, 0, 1, 2, 3, 4}
 
 
-def test_an_empty_spool_is_no_spool(tmp_path: Path) -> None:
-    """Nothing written: an error that says so, no traceback."""
+def test_a_run_killed_before_its_first_flush_has_a_report(tmp_path: Path) -> None:
+    """Nothing written yet: no rows, every arrival counted from the schedule, said as partial."""
+    with scripted() as target:
+        replay(
+            ReplayConfig(
+                trace="synthetic:in=1,out=1", rate=50, requests=3, url=target.url, out=str(tmp_path)
+            )
+        )
+    for name in (REQUESTS, SUMMARY):
+        (tmp_path / name).unlink()
+    write_record(tmp_path, read_record(tmp_path) | {"state": "running"})
     (tmp_path / SPOOL).write_bytes(b"")
+    rows, record, result = load(tmp_path)
+    assert rows.num_rows == 0
+    assert record["state"] == "killed"
+    assert result.summary["arrivals"]["never_started"] == 3
+    assert result.exit_code is ExitCode.INTERRUPTED
+
+
+def test_a_file_of_something_else_is_no_spool(tmp_path: Path) -> None:
+    """An error that says so, no traceback."""
+    (tmp_path / SPOOL).write_bytes(b"something else")
     with pytest.raises(BreakevenError, match="no whole record"):
         read_spool(tmp_path / SPOOL)
 

@@ -119,13 +119,11 @@ class EngineSampler:
         """The page before the first arrival.
 
         Raises:
-            NotReadyError: unreachable. SchemaError: no engine's page.
+            NotReadyError: unreachable, or no engine's page; the URL is named.
         """
         for page in self.pages:
             try:
                 page.before = await _read(page)
-            except SchemaError:
-                raise
             except EngineError as error:
                 raise NotReadyError(f"--metrics-url {page.name}: {error}") from None
             self._note(0.0, page, page.before)

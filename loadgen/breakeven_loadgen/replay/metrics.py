@@ -17,6 +17,8 @@ from prometheus_client.registry import Collector
 from breakeven.errors import InputError
 from breakeven.slo import Verdict
 
+from ..config import host_port
+
 if TYPE_CHECKING:
     from .run import RunState
 
@@ -111,17 +113,3 @@ class MetricsPage:
     async def close(self) -> None:
         """Stop listening."""
         await asyncio.shield(self._runner.cleanup())
-
-
-def host_port(text: str) -> tuple[str, int]:
-    """HOST:PORT; IPv6 in brackets.
-
-    Raises:
-        InputError: anything else.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise InputError(
-            "no HOST:PORT", key="--metrics-listen", value=text, mend="write e.g. 127.0.0.1:9400"
-        )
-    return host.strip("[]"), int(port)

@@ -18,6 +18,8 @@ from breakeven.errors import InputError
 
 LEAD_S = 0.05
 """Between the last preparation and the first possible arrival."""
+MAX_WAIT_S = 86400.0
+"""Longest wait for --start-at: a start further away is a slip, and the run would seem to hang."""
 _PR_SET_PDEATHSIG = 1
 MAX_OPEN_FILES = 65536
 """Soft limit asked for: one descriptor per request in flight, and some."""
@@ -27,12 +29,17 @@ def start_time(start_at: float | None) -> float:
     """The run's start on the monotonic clock: a moment from now, or the given Unix time.
 
     Raises:
-        InputError: the Unix time has passed.
+        InputError: the Unix time has passed, or is more than a day ahead.
     """
     now = time.monotonic()
     if start_at is None:
         return now + LEAD_S
     wait_s = start_at - time.time()
+    if wait_s > MAX_WAIT_S:
+        raise InputError(
+            f"that is {wait_s / 86400:.0f} days ahead", key="--start-at", value=start_at,
+            mend="give a Unix time in seconds (not milliseconds), within a day",
+        )  # fmt: skip
     if wait_s <= 0:
         raise InputError(
             f"that was {-wait_s:.1f} s ago", key="--start-at", value=start_at,

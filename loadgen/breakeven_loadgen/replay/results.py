@@ -146,6 +146,10 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
     write_json(folder / PROVENANCE, record)
 
 
+RECORD_KEYS = frozenset(
+    ("state", "labels", "evidence", "options", "schedule", "slo", "epsilon_s", "notes")
+)
+"""What first_record always writes and the figures need."""
 _ASK = "give the --out folder of a loadgen replay"
 
 
@@ -166,6 +170,12 @@ def read_record(folder: Path) -> dict[str, Any]:
             "unknown version of a result folder", file=os.fspath(folder / PROVENANCE),
             value=record.get("breakeven_provenance") if isinstance(record, dict) else None,
             mend="this release reads version 1",
+        )  # fmt: skip
+    absent = sorted(RECORD_KEYS - record.keys())
+    if absent:
+        raise InputError(
+            f"no record of a run: {absent[0]} is missing", file=os.fspath(folder / PROVENANCE),
+            mend=_ASK,
         )  # fmt: skip
     return record
 

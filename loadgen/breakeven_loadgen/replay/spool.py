@@ -38,7 +38,8 @@ def disk_error(error: OSError, path: Path) -> BreakevenError:
             f"{path}: no space left; free some or choose another --out. Rows written before are "
             f"kept: loadgen report {path.parent}"
         )
-    return BreakevenError(f"{path}: cannot be written: {error.strerror or error}")
+    why = error.strerror or error
+    return BreakevenError(f"{path}: cannot be written: {why}; check the folder and its permissions")
 
 
 class Spool:
@@ -130,11 +131,13 @@ def read_spool(path: Path) -> Recovered:
     """Read as much of a spool as is whole.
 
     Raises:
-        BreakevenError: not even its schema is there.
+        BreakevenError: something else is there than records.
     """
     batches: list[pa.RecordBatch] = []
     torn = False
     try:
+        if path.stat().st_size == 0:  # killed before the first flush: Arrow writes its schema then
+            return _joined(pa.Table.from_batches([], SPOOL_SCHEMA), torn=True)
         with pa.OSFile(os.fspath(path)) as file, pa.ipc.open_stream(file) as reader:
             while True:
                 try:

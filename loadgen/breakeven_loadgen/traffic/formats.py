@@ -28,6 +28,10 @@ MOONCAKE_BLOCK = 512
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:00)?\Z")
 
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,24}\Z")
+"""A column's name as a message may show it: one word, never a clause of a sentence."""
+
+
 @dataclass(frozen=True, slots=True)
 class TraceSource:
     """A trace and how it was read.
@@ -190,19 +194,30 @@ _Row = tuple[int, Mapping[str, Any]]
 def _csv_rows(name: str, lines: Sequence[str]) -> tuple[_Columns, Iterable[_Row]]:
     reader = csv.DictReader(lines, strict=True)
     header = [h.strip() for h in (reader.fieldnames or [])]
+    for column in header:
+        if header.count(column) > 1 and any(column in _keys(c) for c in CSV_FORMATS):
+            raise TraceError(
+                "a column is given twice", file=name, line=1, key=column, mend="keep one of them"
+            )
     reader.fieldnames = header
     columns = _recognise(CSV_FORMATS, set(header))
     if columns is None:
         known = "; ".join(f"{c.time_key}, {c.in_key}, {c.out_key}" for c in CSV_FORMATS)
         raise TraceError(
-            "unknown columns", file=name, line=1, value=",".join(header), mend=f"known: {known}"
+            "unknown columns", file=name, line=1, value=_named(header), mend=f"known: {known}"
         )
     return columns, ((reader.line_num, row) for row in _safe(reader, name))
 
 
 def _safe(reader: csv.DictReader[str], name: str) -> Iterable[Mapping[str, Any]]:
     try:
-        yield from reader
+        for row in reader:
+            if None in row:  # where DictReader puts cells beyond the header: 1,234 unquoted, say
+                raise TraceError(
+                    "more cells than columns", file=name, line=reader.line_num,
+                    mend="quote cells that hold a comma",
+                )  # fmt: skip
+            yield row
     except csv.Error as error:
         raise TraceError(
             f"no CSV: {error}", file=name, line=reader.line_num, mend="mend the line"
@@ -227,9 +242,22 @@ def _jsonl_rows(name: str, lines: Sequence[str]) -> tuple[_Columns, Iterable[_Ro
     if columns is None:
         known = "; ".join(f"{c.time_key}, {c.in_key}, {c.out_key}" for c in JSONL_FORMATS)
         raise TraceError(
-            "unknown keys", file=name, line=1, value=",".join(sorted(first)), mend=f"known: {known}"
+            "unknown keys", file=name, line=1, value=_named(sorted(first)), mend=f"known: {known}"
         )
     return columns, rows()
+
+
+def _keys(columns: _Columns) -> tuple[str | None, ...]:
+    return (
+        columns.time_key, columns.in_key, columns.out_key, columns.session_key, columns.task_key
+    )  # fmt: skip
+
+
+def _named(names: Sequence[str]) -> str | None:
+    """The names as a message may show them. None when one is no single word: then this may be no
+    header but somebody's text, a file of prompts say, and text is never printed."""
+    plain = len(names) > 1 and all(_NAME.match(name) for name in names)
+    return ",".join(names) if plain else None
 
 
 def _recognise(formats: Sequence[_Columns], present: set[str]) -> _Columns | None:

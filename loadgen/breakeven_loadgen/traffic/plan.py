@@ -23,6 +23,9 @@ from .arrivals import Arrival, Offsets, Purpose, cap_gaps, draw, generator, resc
 MAX_ARRIVALS = 10_000_000
 """A plan above this would not fit in memory; it is a slip in --rate or --duration."""
 
+MAX_RUN_S = 366 * 86400.0
+"""A longer run is a slip in --rate or in the trace's times, and past what a timer takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -96,7 +99,8 @@ def make_plan(arrivals: Sequence[TraceArrival], settings: PlanSettings) -> Plan:
     """The whole run's plan.
 
     Raises:
-        InputError: nothing left to replay, or neither a duration nor a count ends the run.
+        InputError: nothing left to replay or to measure, more than a year of it, or neither a
+            duration nor a count ends the run.
     """
     notes: list[str] = []
     chosen = _window(arrivals, settings)
@@ -111,6 +115,20 @@ def make_plan(arrivals: Sequence[TraceArrival], settings: PlanSettings) -> Plan:
             key="--duration",
             value=settings.duration_s,
             mend="use a longer --duration, a higher --rate, or --requests",
+        )
+    if float(times[-1]) > MAX_RUN_S:
+        raise InputError(
+            f"the last arrival would come after {float(times[-1]):.3g} s",
+            key="--rate",
+            value=settings.rate,
+            mend="use a higher --rate, fewer --requests, or --gap-cap; a run lasts a year at most",
+        )
+    if float(times[-1]) < settings.warmup_s:
+        raise InputError(
+            f"all {len(times)} arrivals fall into the warm-up: none would be measured",
+            key="--warmup",
+            value=settings.warmup_s,
+            mend="use a shorter --warmup, or more --requests",
         )
     cancels = _cancellations(chosen, settings)
     planned = [

@@ -8,6 +8,7 @@ content.
 from __future__ import annotations
 
 import bisect
+import codecs
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import orjson
 
 from breakeven.errors import InputError
+from breakeven.trace import LABEL
 
 from .arrivals import Purpose, generator
 from .content import BYTES_PER_TOKEN, Endpoint, prompt_fields
@@ -67,7 +69,7 @@ def read_pool(path: str) -> Pool:
             f"the pool cannot be read: {error.strerror}", file=path, mend="check --content"
         ) from None
     entries: list[Entry] = []
-    for number, line in enumerate(data.split(b"\n"), 1):
+    for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         if line.strip():
             entries.append(_entry(line, number, path))
     if not entries:
@@ -88,7 +90,12 @@ def _entry(line: bytes, number: int, path: str) -> Entry:
         raise bad("no JSON object", "write one JSON object a line")
     for key in row:
         if key not in KEYS:
-            raise bad("unknown key", f"known keys: {', '.join(KEYS)}", str(key)[:40])
+            name = key if LABEL.match(key) else "(a name that is no label)"
+            raise bad("unknown key", f"known keys: {', '.join(KEYS)}", name)
+    for key in ("cohort", "task", "lang"):
+        label = row.get(key)
+        if label is not None and not (isinstance(label, str) and LABEL.match(label)):
+            raise bad(f"{key} must be a short label", "use a label such as chat-en", key)
     prompt, messages = row.get("prompt"), row.get("messages")
     if (prompt is None) == (messages is None):
         raise bad("an entry holds either prompt or messages", "give one of the two")
@@ -99,6 +106,9 @@ def _entry(line: bytes, number: int, path: str) -> Entry:
     contract = row.get("contract") or {}
     if not isinstance(contract, dict) or not set(contract) <= set(CONTRACT_KEYS):
         raise bad("unknown contract", f"known keys: {', '.join(CONTRACT_KEYS)}", "contract")
+    most = contract.get("max_tokens", 1)
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise bad("max_tokens must be a whole number of at least 1", "e.g. 256", "contract")
     return Entry(
         number,
         prompt,
@@ -155,7 +165,8 @@ def _fields(entry: Entry, endpoint: Endpoint) -> dict[str, Any]:
         if endpoint == "completions":
             raise InputError(
                 "an entry with messages needs the chat endpoint",
-                line=entry.line, key="--endpoint", value=endpoint, mend="use --endpoint chat",
+                file="the pool", line=entry.line, key="--endpoint", value=endpoint,
+                mend="use --endpoint chat",
             )  # fmt: skip
         fields: dict[str, Any] = {"messages": list(entry.messages)}
     else:
