@@ -62,10 +62,10 @@ class EngineCounters:
     def kv_capacity_tokens(self) -> int | None:
         """KV cache capacity of one engine in tokens; None where not exposed."""
         direct = self.facts.get("kv_cache_size_tokens", "")
-        if direct.isdigit():
+        if direct.isdecimal():  # `isdigit` takes superscripts, which int() does not
             return int(direct)
         blocks, size = self.facts.get("num_gpu_blocks", ""), self.facts.get("block_size", "")
-        return int(blocks) * int(size) if blocks.isdigit() and size.isdigit() else None
+        return int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else None
 
 
 def read_counters(data: Page | bytes | str) -> EngineCounters:
@@ -112,13 +112,17 @@ def _totals(
     return found
 
 
+MAX_POSITION = 999
+"""No draft is deeper; a list as long as any number an engine writes would have no bound."""
+
+
 def _positions(schema: Schema, by_name: Mapping[str, list[Sample]]) -> tuple[float, ...]:
     samples = by_name.get(schema.per_position or "", [])
     totals: dict[int, float] = {}
     for sample in samples:
         position = sample.labels.get("position", "")
-        if not position.isdigit():
-            raise SchemaError(f"{sample.name}: the label position is no number")
+        if not position.isdecimal() or int(position[:9]) > MAX_POSITION:
+            raise SchemaError(f"{sample.name}: the label position is no number below 1000")
         totals[int(position)] = totals.get(int(position), 0.0) + sample.value
     return tuple(totals.get(i, 0.0) for i in range(max(totals) + 1)) if totals else ()
 

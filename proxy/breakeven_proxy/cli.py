@@ -14,12 +14,13 @@ import uvloop
 import yaml
 
 from breakeven import __version__
-from breakeven.errors import InputError
+from breakeven.errors import ConfigError, InputError
 from breakeven.exitcodes import ExitCode, help_text
 from breakeven_proxy.config import ProxySettings, read_settings, with_flags
-from breakeven_proxy.control.gateway import steering_plan
+from breakeven_proxy.control.gateway import read_token, steering_plan
 from breakeven_proxy.control.proof import load_certificate
 from breakeven_proxy.observe.log import start_logging
+from breakeven_proxy.observe.recorder import read_salt
 from breakeven_proxy.series import series_of
 from breakeven_proxy.server import Proxy
 from breakeven_wire import Stamps
@@ -67,7 +68,9 @@ def serve(
             stamps=stamps,
         )
 
-    uvloop.run(_serve(read(), read))
+    settings = read()
+    _check_secrets(settings, config)
+    uvloop.run(_serve(settings, read))
 
 
 async def _serve(settings: ProxySettings, reread: Callable[[], ProxySettings]) -> None:
@@ -111,6 +114,7 @@ def check(config: str, as_json: bool) -> None:
         admin=None,
         stamps=None,
     )
+    _check_secrets(settings, config)
     # The certificate and the rollback headroom, as `serve` would see them.
     steering_plan(settings, load_certificate(settings), start_logging())
     effective, series = _plain(settings), series_of(settings)
@@ -119,6 +123,22 @@ def check(config: str, as_json: bool) -> None:
         return
     click.echo(yaml.safe_dump(effective, sort_keys=False, allow_unicode=True), nl=False)
     click.echo(f"# series: at most {series}")
+
+
+def _check_secrets(settings: ProxySettings, file: str | None) -> None:
+    """The files that hold secrets, before anything is started.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
+    try:
+        read_token(settings.admin_token_file)
+        if settings.trace_recording is not None:
+            read_salt(settings.trace_recording)
+    except ConfigError as error:
+        raise ConfigError(
+            error.what, file=file, key=error.key, value=error.value, mend=error.mend
+        ) from None
 
 
 def _plain(value: Any) -> Any:

@@ -283,13 +283,18 @@ def check(settings: ProxySettings, file: str | None) -> None:
         raise wrong(
             "load_classes.normal_max", "must be above low_max", classes.normal_max, "raise it"
         )
-    for key in ("listen", "admin"):
-        parse_address(getattr(settings, key), key=key, file=file)
+    addresses = [parse_address(getattr(settings, k), key=k, file=file) for k in ("listen", "admin")]
+    if addresses[0] == addresses[1] and addresses[0][1] != 0:
+        raise wrong("admin", "the same address as listen", settings.admin, "choose another port")
     recording = settings.trace_recording
     if recording is not None and not Path(recording.directory).is_dir():
         raise wrong(
             "trace_recording.directory", "no such directory", recording.directory, "make it"
         )
+
+
+_PORT = re.compile(r"[0-9]{1,5}\Z")
+"""`isdigit` alone would take superscripts, which are no numbers."""
 
 
 def parse_address(text: str, *, key: str, file: str | None) -> tuple[str, int]:
@@ -299,7 +304,7 @@ def parse_address(text: str, *, key: str, file: str | None) -> tuple[str, int]:
         ConfigError: not of that shape.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not _PORT.match(port) or int(port) > 65535:
         raise ConfigError(
             "not HOST:PORT", file=file, key=key, value=text, mend="write e.g. 127.0.0.1:8100"
         )

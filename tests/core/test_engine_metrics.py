@@ -175,6 +175,14 @@ def test_a_series_that_appears_counts_from_zero() -> None:
     assert found.cut_tokens == 0
 
 
+@pytest.mark.parametrize("position", ["x", "", "²", "-1", "1000", "99999999999999999999"])
+def test_a_draft_position_that_is_none_is_refused(position: str) -> None:
+    """No crash, and no list as long as whatever number an engine writes."""
+    wrong = SPEC.replace('position="1"', f'position="{position}"')
+    with pytest.raises(SchemaError, match="position"):
+        between(page(NEW, 0, 0, 0, 0, 0), page(NEW, 40, 60, 10, 45, 0.9) + wrong)
+
+
 def test_a_histogram_that_counts_tokens_gives_no_m() -> None:
     """S = G - F although 45 drafts were accepted: another version's meaning, so no M of 1.0."""
     found = between(page(NEW, 0, 0, 0, 0, 0), page(NEW, 40, 60, 10, 90, 0.9) + SPEC)

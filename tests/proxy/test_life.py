@@ -167,6 +167,13 @@ def test_a_second_signal_ends_at_once() -> None:
         ("arms: {A B: {url: 'http://x'}}\n", ["arms", "'A B'"]),
         ("arms: {a: {url: 'http://x'}}\nrouting: {arm: b}\n", ["routing.arm", "'b'", "one of: a"]),
         ("arms: {a: {url: 'http://x'}}\nlisten: nowhere\n", ["listen", "HOST:PORT"]),
+        ("arms: {a: {url: 'http://x'}}\nlisten: '127.0.0.1:²'\n", ["listen", "HOST:PORT", "²"]),
+        ("arms: {a: {url: 'http://x'}}\nlisten: 127.0.0.1:9\nadmin: 127.0.0.1:9\n",
+         ["admin", "127.0.0.1:9", "another port"]),
+        ("arms: {a: {url: 'http://x'}}\nadmin_token_file: /nope\n",
+         ["admin_token_file", "/nope", "readable"]),
+        ("arms: {a: {url: 'http://x'}}\ntrace_recording: {directory: /tmp, salt_file: /nope}\n",
+         ["trace_recording.salt_file", "32 random bytes"]),
         ("arms: {a: {url: 'http://x'}}\nload_classes: {low_max: 9, normal_max: 3}\n",
          ["load_classes.normal_max"]),
         ("arms: {a: {url: 'http://x', ca_file: /nope.pem}}\n", ["arms.a.ca_file", "/nope.pem"]),
@@ -199,6 +206,12 @@ def test_a_bad_configuration_is_exit_2_and_names_the_place(
         assert word in shown.err
     if "nope.json" not in text:
         assert "proxy.yaml" in shown.err
+    checked = ["breakeven-proxy", "check", "--config", str(config)]
+    monkeypatch.setattr(sys, "argv", checked)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == shown.err
 
 
 def test_a_port_in_use_is_exit_2() -> None:

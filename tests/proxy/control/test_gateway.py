@@ -60,6 +60,18 @@ async def order(proxy: Proxied, path: str, body: bytes = b"", headers: str = "")
     return message
 
 
+async def refused_bytes(proxy: Proxied, path: str, authorization: bytes) -> int:
+    """The status of an order whose Authorization is these bytes."""
+    from tests.support.engine import dial
+
+    peer = await dial(proxy.admin_port)
+    head, _, body = post(b"{}", path=path).partition(b"\r\n\r\n")
+    await peer.send(head + b"\r\nAuthorization: " + authorization + b"\r\n\r\n" + body)
+    status = (await peer.message()).status
+    peer.close()
+    return status
+
+
 async def answer(conn: Conn, body: bytes | None = None) -> None:
     await conn.request()
     await conn.send(ok(body or completion()))
@@ -330,6 +342,8 @@ def test_a_token_is_asked_for_where_one_is_given(tmp_path: Path) -> None:
             path, body = "/arms/draft/trip", b'{"reason": "x"}'
             wrong = "Authorization: Bearer wrong-horse-battery\r\n"
             assert (await order(proxy, path, body, wrong)).status == 403
+            for odd in (b"\xff\xfe", b"Bearer \xe2\x82"):  # no UTF-8
+                assert await refused_bytes(proxy, path, odd) == 403
             right = "Authorization: Bearer correct-horse-battery\r\nOrigin: http://a\r\n"
             assert (await order(proxy, path, body, right)).status == 200
             assert "horse" not in proxy.log.getvalue() + json.dumps(await proxy.status())
