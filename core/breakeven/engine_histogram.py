@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from .errors import SchemaError
 from .exposition import Sample
 
 
@@ -84,12 +85,22 @@ def summed_histogram(name: str, by_name: Mapping[str, list[Sample]]) -> EngineHi
     )
 
 
+def _bound(sample: Sample) -> float:
+    try:
+        bound = float(sample.labels.get("le", ""))
+    except ValueError:
+        bound = float("nan")
+    if bound != bound:
+        raise SchemaError(f"{sample.name}: the label le is no number")
+    return bound
+
+
 def _buckets(samples: Iterable[Sample]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Sum the buckets of all label sets; nothing when their bounds differ."""
     series: dict[frozenset[tuple[str, str]], dict[float, float]] = {}
     for sample in samples:
         rest = frozenset(item for item in sample.labels.items() if item[0] != "le")
-        series.setdefault(rest, {})[float(sample.labels.get("le", "nan"))] = sample.value
+        series.setdefault(rest, {})[_bound(sample)] = sample.value
     if not series or len({tuple(sorted(one)) for one in series.values()}) != 1:
         return (), ()
     bounds = tuple(sorted(next(iter(series.values()))))

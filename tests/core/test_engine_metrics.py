@@ -183,6 +183,15 @@ def test_a_draft_position_that_is_none_is_refused(position: str) -> None:
         between(page(NEW, 0, 0, 0, 0, 0), page(NEW, 40, 60, 10, 45, 0.9) + wrong)
 
 
+@pytest.mark.parametrize("bound", ['le="0.5NaN"', 'le="nan"', 'le=""', 'other="1"'])
+def test_a_bucket_whose_bound_is_no_number_is_refused(bound: str) -> None:
+    """A page that lies about its buckets is a schema error, never another exception."""
+    name = "vllm:request_queue_time_seconds"
+    buckets = f"{name}_bucket{{{bound}}} 1\n{name}_count 1\n{name}_sum 1\n"
+    with pytest.raises(SchemaError, match="le is no number"):
+        read_counters(page(NEW, 1, 1, 1, 1, 1) + buckets)
+
+
 def test_a_histogram_that_counts_tokens_gives_no_m() -> None:
     """S = G - F although 45 drafts were accepted: another version's meaning, so no M of 1.0."""
     found = between(page(NEW, 0, 0, 0, 0, 0), page(NEW, 40, 60, 10, 90, 0.9) + SPEC)

@@ -319,3 +319,26 @@ def test_a_certificate_that_does_not_hold_shows_no_baseline(
                 assert "decide anew" in proxy.log.getvalue()
 
     dialogue(script())
+
+
+def test_whatever_a_page_does_the_reading_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that nobody thought of costs one reading; class and place are logged."""
+    from breakeven_proxy.observe import engine as reading
+
+    known = reading.read_counters
+
+    def fails(text: bytes) -> object:
+        monkeypatch.setattr(reading, "read_counters", known)
+        raise RecursionError("canary of a page")
+
+    async def script() -> None:
+        async with scripted_engine() as engine:
+            engine.metrics_page = SGLANG
+            monkeypatch.setattr(reading, "read_counters", fails)
+            async with proxied(engine.url, scrape_interval_s=0.01) as proxy:
+                await scraped(proxy, "bad_page")
+                await scraped(proxy, "ok")
+                assert "RecursionError" in proxy.log.getvalue()
+                assert "canary" not in proxy.log.getvalue()
+
+    dialogue(script())

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import isinf
 
 import aiohttp
+import orjson
 from prometheus_client.metrics_core import Metric
 
 from breakeven import __version__
@@ -131,7 +132,11 @@ class EngineReader:
         async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
             self._session = session
             while True:
-                await self.read_once(session)
+                try:
+                    await self.read_once(session)
+                except Exception as error:  # noqa: BLE001 - one odd page must not end the reading
+                    self._metrics["engine_scrapes_total"].cell(self.arm, "bad_page").inc()
+                    self._log.error("engine metrics", error, arm=self.arm)
                 await asyncio.sleep(self._interval_s)
 
     async def read_once(self, session: aiohttp.ClientSession) -> None:
@@ -184,8 +189,7 @@ class EngineReader:
 
     async def _read_version(self, session: aiohttp.ClientSession) -> str | None:
         try:
-            async with session.get(f"{self._base}/version") as response:
-                found = (await response.json(content_type=None)).get("version")
+            found = orjson.loads(await _fetch(session, f"{self._base}/version")).get("version")
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, AttributeError):
             return None
         return found[:MAX_VERSION] if isinstance(found, str) and found.isprintable() else None
