@@ -24,7 +24,7 @@ from .defaults import (
 from .drafts import DRAFT_NAMES, k_rows
 from .errors import SimError, SimInputError
 from .faults import KINDS, parse_fault
-from .flags import config_option, longer
+from .flags import FiniteRange, config_option, longer, seed_type
 from .flags import duration as duration_flag
 from .model import ENGINES
 from .options import Options, SpecMetrics
@@ -60,8 +60,8 @@ def _address(value: str) -> tuple[str, int]:
 @click.option("--k", type=int, default=None, help="Drafted tokens per step.")
 @click.option("--k-by-batch", default=None, help="LOW-HIGH:K rows by number of decodes.")
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Name it is served under.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--time-scale", type=click.FloatRange(min=0, min_open=True), default=1.0,
+@click.option("--seed", type=seed_type, default=0, show_default=True)
+@click.option("--time-scale", type=FiniteRange(min=0, min_open=True), default=1.0,
               show_default=True, help="Model seconds per real second.")  # fmt: skip
 @click.option("--max-model-len", type=click.IntRange(min=16), default=DEFAULT_MAX_MODEL_LEN,
               show_default=True)  # fmt: skip
@@ -173,6 +173,12 @@ def _numbers(option: str, value: str) -> list[float]:
     return numbers
 
 
+def _whole(option: str, number: float) -> int:
+    if number != int(number):
+        raise SimInputError(f"{option} {number:g}: give whole numbers, e.g. {option} 1,8")
+    return int(number)
+
+
 STATIC_ARMS = {
     "8B": ("eagle3:3", "eagle3:7", "draft-1b:5", "ngram:5", "ngram-code:5"),
     "70B": ("eagle3:3", "draft-1b:5", "ngram:5"),
@@ -198,20 +204,18 @@ TRACE_ARMS = ("none", "ngram:5")
               help="Seconds of arrivals (default 240; a trace: its whole length).")  # fmt: skip
 @click.option("--warmup", type=duration_flag, default=None,
               help="Seconds not counted (default 60; a trace: 0).")  # fmt: skip
-@click.option("--prompt-median", type=click.FloatRange(min=1), default=PROMPT_MEDIAN,
+@click.option("--prompt-median", type=FiniteRange(min=1), default=PROMPT_MEDIAN,
               show_default=True, help="Tokens, log-normal (no trace).")  # fmt: skip
-@click.option("--prompt-sigma", type=click.FloatRange(min=0), default=PROMPT_SIGMA,
+@click.option("--prompt-sigma", type=FiniteRange(min=0), default=PROMPT_SIGMA,
               show_default=True)  # fmt: skip
 @click.option("--prompt-max", type=click.IntRange(min=8), default=PROMPT_CLIP[1], show_default=True)
-@click.option("--output-median", type=click.FloatRange(min=1), default=OUTPUT_MEDIAN,
+@click.option("--output-median", type=FiniteRange(min=1), default=OUTPUT_MEDIAN,
               show_default=True, help="Tokens, log-normal (no trace).")  # fmt: skip
 @click.option("--drain", type=duration_flag, default=120.0, show_default=True)
 @click.option("--slo-ttft", type=duration_flag, default=0.5, show_default=True, help="Seconds.")
 @click.option("--slo-tpot", type=duration_flag, default=0.03, show_default=True, help="Seconds.")
-@click.option(
-    "--usd-per-hour", type=click.FloatRange(min=0), default=USD_PER_HOUR, show_default=True
-)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--usd-per-hour", type=FiniteRange(min=0), default=USD_PER_HOUR, show_default=True)
+@click.option("--seed", type=seed_type, default=0, show_default=True)
 @click.option("--json", "json_out", is_flag=True, help="One JSON object instead of tables.")
 def sweep_command(
     preset: str,
@@ -241,7 +245,7 @@ def sweep_command(
     from .workload import Lengths, at_rate, poisson, read_trace
 
     engine = engine_config(preset).engine
-    sizes = [int(b) for b in _numbers("--batches", batches)]
+    sizes = [_whole("--batches", b) for b in _numbers("--batches", batches)]
     static = [arm_named(a, preset, seed) for a in arms or STATIC_ARMS[engine.size]]
     fixed = [static_row(arm, sizes, context) for arm in static if "@" not in arm.name]
     rows = []

@@ -6,6 +6,7 @@ A kind is written KIND or KIND:key=value,…  Keys: `share` of the requests hit 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ def parse_fault(text: str) -> Fault:
             values[key] = seconds(number) if key in ("at", "for") else float(number)
         except (ValueError, SimInputError):
             raise SimInputError(f"fault {kind}: {key}={number!r}: give a number") from None
+        if not math.isfinite(values[key]):
+            raise SimInputError(f"fault {kind}: {key}={number}: give a finite number")
     if not 0 <= values.get("share", 1) <= 1:
         raise SimInputError(f"fault {kind}: share={values['share']:g}: give a number in 0..1")
     return Fault(kind, tuple(values.items()))

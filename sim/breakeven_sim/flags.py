@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,22 @@ def longer(value: object) -> float:
     return found
 
 
+class FiniteRange(click.FloatRange):
+    """A FloatRange without NaN, which compares with nothing and so passes one, and infinity."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not finite.", param, ctx)
+        return number
+
+
+seed_type = click.IntRange(min=0, max=2**63 - 1)
+"""A seed as every generator takes it: numpy's has no negative ones."""
+
+
 def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
     """Read defaults of the command from YAML whose keys are the long options."""
     if value is None:
@@ -45,10 +62,14 @@ def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
         given = yaml.safe_load(value.read_text("utf-8")) or {}
     except OSError as error:
         raise SimInputError(f"{value}: cannot read the config: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SimInputError(f"{value}: invalid UTF-8: save the file as UTF-8") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         raise SimInputError(f"{value}{line}: not YAML: write `option: value` lines") from None
+    except ValueError as error:  # yaml's constructors: a number of thousands of digits, a bad date
+        raise SimInputError(f"{value}: no plain value: {error}") from None
     if not isinstance(given, dict):
         raise SimInputError(f"{value}: write `option: value` lines")
     known: dict[str, click.Parameter] = {}

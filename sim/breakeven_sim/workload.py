@@ -56,6 +56,10 @@ class Lengths:
     output_clip: tuple[int, int] = OUTPUT_CLIP
 
 
+MAX_ARRIVALS = 1_000_000
+"""More would play for hours: a slip in the rate."""
+
+
 def poisson(
     rate_per_s: float, duration_s: float, seed: int, lengths: Lengths | None = None
 ) -> list[Arrival]:
@@ -63,6 +67,11 @@ def poisson(
     shape = lengths or Lengths()
     if not 0 < rate_per_s < math.inf:
         raise SimInputError(f"rate {rate_per_s}: give a positive number of requests per second")
+    if rate_per_s * duration_s > MAX_ARRIVALS:
+        raise SimInputError(
+            f"rate {rate_per_s:g} over {duration_s:g} s: more than {MAX_ARRIVALS} arrivals; "
+            "give a lower rate or a shorter duration"
+        )
     random = np.random.default_rng(seed)
     times: list[float] = []
     now = random.exponential(1 / rate_per_s)
@@ -99,7 +108,7 @@ def read_trace(path: Path) -> list[Arrival]:
     Raises SimInputError with file, line, value and the mend.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors write a byte order mark
     except OSError as error:
         raise SimInputError(f"{path}: cannot read the trace: {error.strerror}") from None
     except UnicodeDecodeError:

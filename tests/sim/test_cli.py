@@ -85,11 +85,33 @@ def test_a_dead_engine_is_exit_1() -> None:
         (["--draft", "ngram", "--k-by-batch", "1-8"], "write LOW-HIGH:K rows"),
         (["--fault", "fire"], "unknown fault 'fire'"),
         (["--time-scale", "0"], "0"),
+        (["--time-scale", "nan"], "nan is not finite"),
+        (["--time-scale", "inf"], "inf is not finite"),
+        (["--seed", "-1"], "-1 is not in the range"),
+        (["--fault", "clock-step:by=nan"], "by=nan: give a finite number"),
     ],
 )
 def test_bad_flags_are_exit_2(args: list[str], message: str) -> None:
     """The message quotes the value and says the mend; nothing was served."""
     done = subprocess.run([SIM, "serve", *args], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--batches", "1.5"], "--batches 1.5: give whole numbers"),
+        (["--rates", "1e300"], "give a lower rate or a shorter duration"),
+        (["--rates", "2", "--prompt-sigma", "inf"], "inf is not finite"),
+        (["--rates", "2", "--usd-per-hour", "nan"], "nan is not finite"),
+        (["--rates", "2", "--seed", "-1"], "-1 is not in the range"),
+    ],
+)
+def test_bad_sweeps_are_exit_2(args: list[str], message: str) -> None:
+    """The same for the tables: no table from a number that cannot be."""
+    done = subprocess.run([SIM, "sweep", *args], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -53,6 +53,7 @@ def test_config_gives_defaults_and_flags_win(tmp_path: Path) -> None:
         ("rate: 3\n", "unknown key 'rate': did you mean rates?"),
         ("a: [\n", "sweep.yaml:2: not YAML"),
         ("- 1\n", "write `option: value` lines"),
+        ("seed: " + "9" * 5000 + "\n", "sweep.yaml: no plain value"),
     ],
 )
 def test_bad_config_names_file_and_mend(tmp_path: Path, text: str, message: str) -> None:

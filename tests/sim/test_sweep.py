@@ -66,6 +66,17 @@ def test_trace_formats_are_read_by_column_name() -> None:
     assert mooncake[-1].t_s < 3600
 
 
+def test_a_byte_order_mark_and_crlf_are_no_part_of_the_trace(tmp_path: Path) -> None:
+    """As some editors and spreadsheets save CSV."""
+    path = tmp_path / "t.csv"
+    path.write_bytes(
+        b"\xef\xbb\xbfTIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+        b"2023-11-16 18:17:03.9,10,5\r\n2023-11-16 18:17:04.4,12,6\r\n"
+    )
+    first, second = read_trace(path)
+    assert second.t_s - first.t_s == 0.5
+
+
 def test_prefixes_of_a_trace_become_engine_blocks(tmp_path: Path) -> None:
     """512-token hashes are 32 blocks of 16; byte blocks share the prompt's tokens evenly."""
     row = read_trace(TRACES / "mooncake-conversation-head1500.jsonl")[0]
