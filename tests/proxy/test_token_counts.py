@@ -139,16 +139,40 @@ def test_what_the_client_asked_for_itself_is_not_touched() -> None:
     for body in (
         b'{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}',
         b'{"stream":false}', b"{}", b"not json", b"[1]", b'{"stream":true,"n":"x"}',
+        b'{"stream":true,"stream_options":[]}', b'{"stream":true,"stream_options":""}',
+        b'{"stream":true,"stream\\u005foptions":{}}',
+        b'{"stream":true,"x":1e400}',
     ):  # fmt: skip
         assert CountingTransform(learned()).request(body) is None
 
 
 def test_the_rest_of_the_body_keeps_its_bytes() -> None:
-    """Only stream_options are put in front; numbers beyond float64 and spacing stay."""
-    body = b'{ "stream": true, "seed": 123456789012345678901234567890, "x": 1e400}'
-    sent = CountingTransform(learned()).request(body)
-    if sent is not None:
-        assert sent.endswith(body[1:])
+    """Only stream_options change; numbers beyond 64 bits, digits and spacing stay."""
+    asked = b'{"include_usage":true,"continuous_usage_stats":true}'
+    rest = b' "stream": true, "seed": 123456789012345678901234567890, "t": 1.00000000000000000001'
+    sent = CountingTransform(learned()).request(b"{" + rest + b"}")
+    assert sent is not None
+    assert sent.replace(b" ", b"") == b'{"stream_options":' + asked + b"," + packed(rest) + b"}"
+    assert sent.endswith(rest + b"}")
+    for theirs in (b"null", b"{}", b'{"include_usage": true}', b'{"include_usage":false}'):
+        body = b"{" + rest + b', "stream_options" : ' + theirs + b', "z": "\xc3\xa9 }"}'
+        sent = CountingTransform(learned()).request(body)
+        assert sent is not None
+        assert packed(sent) == packed(body).replace(packed(theirs), asked)
+    inner = (
+        b'{"tools":{"stream_options":{"include_usage":1}},"stream_options":{"a":1e2},"stream":true}'
+    )
+    sent = CountingTransform(learned()).request(inner)
+    assert sent is not None
+    assert b'{"stream_options":{"include_usage":1}}' in sent
+    assert json.loads(sent)["stream_options"] == {"a": 100.0, **json.loads(asked)}
+    many = b'{"stream_options":{},"stream":true,"x":[' + b'{"stream_options":1},' * 20000 + b"1]}"
+    assert CountingTransform(learned()).request(many) is None
+
+
+def packed(data: bytes) -> bytes:
+    """Without spaces."""
+    return data.replace(b" ", b"")
 
 
 def test_a_new_fingerprint_is_learned_anew() -> None:

@@ -11,6 +11,7 @@ Here: bytes in, bytes out. Not here: metering (it reads the engine's bytes, befo
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +35,7 @@ _USAGE = re.compile(rb',\s*"usage"\s*:\s*\{')
 _FINGERPRINT = re.compile(rb',\s*"system_fingerprint"\s*:\s*"[^"\\]*"')
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
-_STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:')
+_STREAM_OPTIONS = re.compile(r'"stream_options"\s*:\s*')
 _OPEN = re.compile(rb"\s*\{")
 
 
@@ -96,8 +97,9 @@ class CountingTransform:
         if self._arm.counts_itself is None:
             self._watching = True
             return body
-        self._arm.rewritten += 1
-        return _asking(body)
+        asking = _asking(body)
+        self._arm.rewritten += asking is not None
+        return asking
 
     # -- the response
     def response_head(self, head: ResponseHead) -> bool:
@@ -183,7 +185,10 @@ def _wish(body: bytes) -> Wish | None:
         request: Any = orjson.loads(body)
         if not isinstance(request, dict) or request.get("stream") is not True:
             return None
-        options = request.get("stream_options") or {}
+        options = request.get("stream_options")
+        options = {} if options is None else options
+        if not isinstance(options, dict):
+            return None  # the engine refuses it, and is to be seen refusing it
         usage = options.get("include_usage") is True
         continuous = usage and options.get("continuous_usage_stats") is True
         prompt = request.get("prompt")
@@ -199,16 +204,35 @@ def _texts(prompt: list[Any]) -> bool:
     return bool(prompt) and not isinstance(prompt[0], int)
 
 
-def _asking(body: bytes) -> bytes:
-    """The body with our stream_options; bytes outside them are kept where that can be."""
-    if _STREAM_OPTIONS.search(body) is None:
+def _asking(body: bytes) -> bytes | None:
+    """The body with our stream_options; every byte outside them is kept. None: untouched.
+
+    Written anew, a seed of more than 64 bits would become a float, and a float lose digits.
+    """
+    request = orjson.loads(body)
+    if "stream_options" not in request:
         opening = _OPEN.match(body)
         assert opening is not None  # it was parsed as an object
         options = b'"stream_options":' + orjson.dumps(ASKED) + b","
         return body[: opening.end()] + options + body[opening.end() :]
-    request = orjson.loads(body)
-    request["stream_options"] = {**(request.get("stream_options") or {}), **ASKED}
-    return orjson.dumps(request)
+    request["stream_options"] = {**(request["stream_options"] or {}), **ASKED}
+    text = body.decode()
+    for key in reversed(list(_STREAM_OPTIONS.finditer(text))[-MAX_KEYS:]):
+        try:
+            value, end = _DECODER.raw_decode(text, key.end())
+            options = json.dumps({**(value or {}), **ASKED}).encode()
+        except (ValueError, TypeError, RecursionError):
+            continue
+        asking = text[: key.end()].encode() + options + text[end:].encode()
+        if orjson.loads(asking) == request:  # else the key of an inner object
+            return asking
+    return None
+
+
+_DECODER = json.JSONDecoder()
+
+MAX_KEYS = 4
+"""Places that are tried, the last first (of two equal keys it counts): each costs a parse."""
 
 
 def _event_end(buffer: bytearray) -> int | None:
