@@ -11,7 +11,7 @@ from tests.support.target import scripted
 
 from breakeven.errors import InputError, NotReadyError
 from breakeven_loadgen.replay.merge import merge
-from breakeven_loadgen.replay.results import read_record, read_rows
+from breakeven_loadgen.replay.results import read_record, read_rows, write_record
 
 SAME = ("index", "intended_s", "content_hash", "asked_output_tokens", "cancel_after", "warmup")
 
@@ -74,6 +74,43 @@ def test_parts_of_different_runs_do_not_merge(run: Run, tmp_path: Path) -> None:
         merge(tmp_path, [a, b])
     with pytest.raises(InputError, match="holds shard 0 of 2"):
         merge(tmp_path, [a, a])
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"labels": {"engine": "simulated"}}, "labels"),
+        ({"slo": {"ttft_s": 0.1}}, "slo"),
+        ({"epsilon_s": 0.001}, "epsilon_s"),
+        ({"target": {"model": "other"}}, "target.model"),
+        ({"target": {"version": "9.9"}}, "target.version"),
+        ({"options": {"arm": "draft"}}, "arm"),
+        ({"options": {"acceptance": "synthetic"}}, "acceptance"),
+    ],
+)
+def test_parts_measured_otherwise_do_not_merge(
+    run: Run, tmp_path: Path, change: dict[str, Any], key: str
+) -> None:
+    """One schedule, but another arm, engine or judgement: no one result under one label."""
+    with scripted() as target:
+        a, b = (run(target.url, **OPTIONS, shard=f"{i}/2")[0].folder for i in (0, 1))
+    record = read_record(b)
+    for name, value in change.items():
+        old = record[name]
+        record[name] = old | value if isinstance(old, dict) else value
+    write_record(b, record)
+    with pytest.raises(InputError, match="measured otherwise than the first") as caught:
+        merge(tmp_path, [a, b])
+    assert caught.value.key == key
+    assert caught.value.file == str(b)
+
+
+def test_shards_may_reach_the_target_by_other_addresses(run: Run, tmp_path: Path) -> None:
+    """Each machine has its own way there, and its own paths: still one run."""
+    with scripted() as target:
+        a = run(target.url, **OPTIONS, shard="0/2")[0].folder
+        b = run(target.url + "/v1", **OPTIONS, shard="1/2")[0].folder
+    assert merge(tmp_path, [a, b]).summary["arrivals"]["offered"] == 60
 
 
 def test_more_workers_than_slots_are_refused(run: Run) -> None:

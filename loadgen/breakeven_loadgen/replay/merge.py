@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from breakeven.errors import InputError
+from breakeven.errors import InputError, shown
 
 from . import results
 from .engine import ENGINE_FILE, ENGINE_SCHEMA
@@ -26,7 +26,7 @@ def merge(folder: Path, parts: Sequence[Path]) -> RunResult:
     """Join the result folders of all shards into `folder`.
 
     Raises:
-        InputError: parts of different runs, or one shard twice.
+        InputError: parts of different runs or of differently measured ones, or one shard twice.
     """
     from .recover import load  # here: recovering a killed run with workers merges them
 
@@ -54,6 +54,14 @@ def _check(parts: Sequence[Path], records: Sequence[dict[str, Any]]) -> None:
                 file=os.fspath(part),
                 mend="merge shards of one trace, seed and rate",
             )
+        other = _difference(records[0], record)
+        if other is not None:
+            key, mine, theirs = other
+            raise InputError(
+                f"was measured otherwise than the first folder, which has {shown(theirs)}",
+                file=os.fspath(part), key=key, value=mine,
+                mend="merge shards of one run: one target, model, arm, SLO and kind of content",
+            )  # fmt: skip
         if number in seen:
             raise InputError(
                 f"holds shard {number} of {of}, as {seen[number]} does",
@@ -61,6 +69,33 @@ def _check(parts: Sequence[Path], records: Sequence[dict[str, Any]]) -> None:
                 mend="give each shard once",
             )
         seen[number] = part
+
+
+OF_ONE_MACHINE = frozenset((
+    "trace", "out", "url", "header", "api_key_env", "stamps", "metrics_url", "proxy_metrics_url",
+    "metrics_listen", "workers", "shard", "start_at", "force",
+))  # fmt: skip
+"""Options that may differ between the shards of one run: addresses, paths, credentials."""
+
+
+def _difference(first: dict[str, Any], record: dict[str, Any]) -> tuple[str, object, object] | None:
+    """The first thing in which two parts are no one run: (name, this part's, the first's).
+
+    The plan's digest has times and lengths only. Parts of two arms, or of a real and a simulated
+    engine, would merge into one result under the first one's labels.
+    """
+    for key in ("labels", "slo", "epsilon_s"):
+        if record[key] != first[key]:
+            return key, record[key], first[key]
+    for key in ("model", "version"):
+        mine, theirs = record["target"].get(key), first["target"].get(key)
+        if mine != theirs:
+            return f"target.{key}", mine or "none", theirs or "none"
+    mine, theirs = record["options"], first["options"]
+    for key in sorted((mine.keys() | theirs.keys()) - OF_ONE_MACHINE):
+        if mine.get(key) != theirs.get(key):
+            return key, mine.get(key, "the default"), theirs.get(key, "the default")
+    return None
 
 
 def joined(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
 
 
 RECORD_KEYS = frozenset(
-    ("state", "labels", "evidence", "options", "schedule", "slo", "epsilon_s", "notes")
+    ("state", "labels", "evidence", "target", "options", "schedule", "slo", "epsilon_s", "notes")
 )
 """What first_record always writes and the figures need."""
 _ASK = "give the --out folder of a loadgen replay"
