@@ -8,7 +8,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -91,11 +93,26 @@ def run(argv: Sequence[str] | None = None) -> ExitCode:
     except BrokenPipeError:
         sys.stderr.close()  # the reader went away: nothing to tell it
         return ExitCode.ERROR
+    except OSError as error:  # a full disk behind `> file`, say: what a command wrote is kept
+        click.echo(f"loadgen: {error.strerror or 'input or output failed'}; free space or choose "
+                   "another output, then: loadgen report FOLDER", err=True)  # fmt: skip
+        return ExitCode.ERROR
+    except Exception as error:  # noqa: BLE001 - the last resort, at the edge of the process
+        return _bug(error)
 
 
 def _say(error: BreakevenError, code: ExitCode) -> ExitCode:
     click.echo(f"loadgen: {error}", err=True)
     return code
+
+
+def _bug(error: Exception) -> ExitCode:
+    """A fault of ours: its kind and place. Not its message, which may quote what was sent."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    place = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(frames))
+    click.echo(f"loadgen: internal error: {type(error).__name__} at {place}; this is a fault of "
+               "loadgen, please report this line", err=True)  # fmt: skip
+    return ExitCode.ERROR
 
 
 def main() -> None:

@@ -44,6 +44,38 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"loadgen {__version__}\n"
 
 
+@pytest.mark.parametrize("fault", [ValueError("CANARY"), KeyError("CANARY")])
+def test_a_fault_of_ours_is_one_line_without_its_message(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 1 with kind and place; a message could quote what was sent, and is not printed."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("breakeven_loadgen.worksheet_report.worksheet", broken)
+    args = ["--baseline-ms", "1", "--k", "1", "--alpha", "1", "--draft-ms", "1", "--verify-ms", "1"]
+    assert run(["worksheet", *args]) is ExitCode.ERROR
+    err = capsys.readouterr().err
+    assert f"internal error: {type(fault).__name__} at test_cli.py:" in err
+    assert "CANARY" not in err
+    assert "Traceback" not in err
+
+
+def test_output_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk behind a redirect: exit 1, said in words."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("breakeven_loadgen.worksheet_report.print_worksheet", full)
+    args = ["--baseline-ms", "1", "--k", "1", "--alpha", "1", "--draft-ms", "1", "--verify-ms", "1"]
+    assert run(["worksheet", *args]) is ExitCode.ERROR
+    assert "No space left on device; free space" in capsys.readouterr().err
+
+
 def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     """A slip of the hand is exit 2 with the nearest command."""
     assert run(["repaly"]) is ExitCode.USAGE
