@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from breakeven_wire.clock import SO_TIMESTAMPNS, TIMESPEC
+from breakeven_wire.hangup import HangupWatch
 
 READ_BYTES = 65536
 """Most bytes of one read: a slow reader's connection holds no more than this and the kernel's."""
@@ -134,8 +135,8 @@ class KernelLink:
     """
 
     __slots__ = (
-        "_buffers", "_closed", "_closing", "_fd", "_loop", "_owner", "_paused_owner", "_reading",
-        "_sock", "_unsent", "_unsent_bytes", "_view", "unstamped",
+        "_broken", "_buffers", "_closed", "_closing", "_fd", "_hangups", "_loop", "_owner",
+        "_paused_owner", "_reading", "_sock", "_unsent", "_unsent_bytes", "_view", "unstamped",
     )  # fmt: skip
 
     def __init__(
@@ -144,8 +145,10 @@ class KernelLink:
         sock: socket.socket,
         owner: LinkOwner,
         buffer: bytearray,
+        hangups: HangupWatch,
     ) -> None:
         self._loop = loop
+        self._hangups = hangups
         self._sock = sock
         self._fd = sock.fileno()
         self._owner = owner
@@ -157,23 +160,26 @@ class KernelLink:
         self._reading = False
         self._closed = False
         self._closing = False
+        self._broken = False
         self.unstamped = 0
+        hangups.watch(self._fd, self._hung_up)
         self.resume_reading()
 
     # -- reading
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
+        """One read; whether there may be more to read."""
         try:
             size, ancillary, _, _ = self._sock.recvmsg_into(self._buffers, _ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             self._lose(error)
-            return
+            return False
         if size == 0:
             self.pause_reading()
             self._owner.eof_received()
             self._lose(None)
-            return
+            return False
         for _, kind, data in ancillary:
             if kind == SO_TIMESTAMPNS:
                 seconds, nanoseconds = TIMESPEC.unpack(data)
@@ -183,6 +189,7 @@ class KernelLink:
             stamp = time.time()
             self.unstamped += 1
         self._owner.data_received(self._view[:size], stamp)
+        return True
 
     def pause_reading(self) -> None:
         if self._reading:
@@ -193,6 +200,18 @@ class KernelLink:
         if not self._reading and not self._closed:
             self._loop.add_reader(self._fd, self._readable)
             self._reading = True
+            if self._broken:
+                self._loop.call_soon(self._read_out)
+
+    def _hung_up(self) -> None:
+        """The connection broke: no reader may ever be called again (see `hangup`)."""
+        self._broken = True
+        self._read_out()
+
+    def _read_out(self) -> None:
+        """Reads what came before the break, a read a turn, up to the error that ends the link."""
+        if self._reading and not self._closed and self._readable():
+            self._loop.call_soon(self._read_out)
 
     # -- writing
     @property
@@ -269,6 +288,7 @@ class KernelLink:
         self._closed = True
         self.pause_reading()
         self._drop_writer()
+        self._hangups.forget(self._fd)
         self._sock.close()
 
     def abort(self) -> None:

@@ -13,6 +13,7 @@ from breakeven_wire.clock import SO_TIMESTAMPNS, ClockWatch, Stamps, clock, kern
 from breakeven_wire.connection import Connection
 from breakeven_wire.exchange import Exchange, ExchangeHandler
 from breakeven_wire.failure import Failure, FailureKind, describe, failure_kind
+from breakeven_wire.hangup import HangupWatch
 from breakeven_wire.link import READ_BYTES, RECEIVE_BUFFER_BYTES, KernelLink, TransportLink
 from breakeven_wire.message import Deadlines, Headers, Request, ResponseHead
 from breakeven_wire.origin import Origin, tls_context
@@ -56,6 +57,7 @@ class EnginePool:
             tls_context(ca_file=ca_file, verify=verify) if origin.tls else None
         )
         self._buffer = bytearray(READ_BYTES)
+        self._hangups = HangupWatch(self.loop)
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._running: set[Exchange] = set()
@@ -125,6 +127,7 @@ class EnginePool:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._hangups.close()
 
     @property
     def idle_connections(self) -> int:
@@ -229,7 +232,7 @@ class EnginePool:
         self.connects += 1
         if self.stamps == "kernel":
             sock = await self._connect_socket()
-            connection.link = KernelLink(self.loop, sock, connection, self._buffer)
+            connection.link = KernelLink(self.loop, sock, connection, self._buffer, self._hangups)
         else:
             link = TransportLink(connection, self.now)
             connection.link = link
