@@ -117,8 +117,6 @@ def check(config: ReplayConfig) -> None:
         raise _bad("max-inflight", "must be at least 1", config.max_inflight, "e.g. 256")
     if config.requests is not None and config.requests < 1:
         raise _bad("requests", "must be at least 1", config.requests, "e.g. 200")
-    if config.block_size is not None and config.block_size < 1:
-        raise _bad("block-size", "must be at least 1", config.block_size, "e.g. 512")
     for name in ("duration", "timeout", "epsilon", "gap_cap"):
         value = getattr(config, name)
         if value is not None and value <= 0:

@@ -13,7 +13,7 @@ import pytest
 from tests.loadgen.conftest import Run
 from tests.support.target import scripted
 
-from breakeven.errors import InputError, NotReadyError, SchemaError
+from breakeven.errors import InputError, NotReadyError
 from breakeven_loadgen.replay.engine import EngineSampler, split_metrics_url
 
 
@@ -43,10 +43,12 @@ def test_credentials_in_a_metrics_url_are_refused() -> None:
 
 
 def test_a_page_that_is_no_engines_is_refused(run: Run) -> None:
-    """Not a 0, not a guess: the schema error says what was found."""
+    """Not a 0, not a guess: the URL is named, and what was found there (exit 3)."""
     with scripted() as target:
         target.page = lambda: b"other_total 3\n"  # type: ignore[method-assign]  # a foreign page
-        with pytest.raises(SchemaError, match="expected series that start with vllm:"):
+        with pytest.raises(
+            NotReadyError, match=r"--metrics-url .*: .*expected series that start with vllm:"
+        ):
             run(target.url, metrics_url=(target.url,))
         assert not target.calls
 

@@ -192,6 +192,13 @@ def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
         load_trace(str(path))
 
 
+@pytest.mark.parametrize("size", [0, -4])
+def test_a_block_without_tokens_is_refused(size: int) -> None:
+    """For replay, inspect, convert and freeze alike."""
+    with pytest.raises(InputError, match="--block-size: must be at least 1"):
+        load_trace(str(TRACES / "mooncake-conversation-head1500.jsonl"), block_size=size)
+
+
 def test_missing_file(tmp_path: Path) -> None:
     """A path that is not there is bad input."""
     with pytest.raises(InputError, match="cannot be read"):

@@ -133,6 +133,10 @@ def load_trace(
         TraceError: the place and the mend are named.
         InputError: the file cannot be read.
     """
+    if block_size is not None and block_size < 1:
+        raise InputError(
+            "must be at least 1", key="--block-size", value=block_size, mend="e.g. 512"
+        )
     if source.startswith(SYNTHETIC):
         return _synthetic(source)
     name, text = _text(source)
