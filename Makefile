@@ -38,7 +38,7 @@ format: install ## ruff format and fixes
 	$(BIN)/ruff format .
 
 test: install ## the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not vllm and not ops'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15 -m 'not vllm and not ops'
 
 build: install ## sdist and wheel into dist/
 	rm -rf dist
