@@ -97,7 +97,7 @@ def test_a_killed_run_keeps_no_text(tmp_path: Path, workers: str) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         end_s = time.monotonic() + 110
-        while not ended(out):  # workers get SIGINT from the kernel and end cleanly
+        while not ended(out):  # workers hear that the parent is gone, and end cleanly
             time.sleep(0.02)
             assert time.monotonic() < end_s
     assert list(out.rglob(SPOOL)) or list(out.rglob("requests.parquet"))

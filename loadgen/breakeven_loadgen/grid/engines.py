@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import re
 import shlex
@@ -18,20 +17,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from breakeven.errors import BreakevenError, InputError, NotReadyError
 from breakeven_wire import Deadlines, EnginePool, Origin
 
+from ..replay.process import dies_with_parent
 from .config import ArmConfig, SimArm
 
 END_S = 30.0
 """From SIGTERM to SIGKILL; an engine with a GPU takes its time."""
 POLL_S = 0.1
 PROBE = Deadlines(connect_s=1.0, first_byte_s=2.0, idle_s=2.0, total_s=3.0)
-_PR_SET_PDEATHSIG = 1
 
 
 class Engine:
@@ -184,7 +183,7 @@ def spawn(command: Sequence[str], env: Mapping[str, str], log: Path) -> subproce
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **env},
                 start_new_session=True,
-                preexec_fn=_dies_with_parent(),
+                preexec_fn=dies_with_parent(signal.SIGTERM),
             )
     except OSError as error:
         raise InputError(
@@ -255,16 +254,3 @@ def _family(pid: int) -> list[int]:
             with contextlib.suppress(OSError):
                 queue += [int(child) for child in task.read_text().split()]
     return out
-
-
-def _dies_with_parent() -> Callable[[], None] | None:
-    """Linux: the kernel ends the child when we are gone, even after kill -9 (man 2 prctl)."""
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None)
-
-    def ask() -> None:
-        with contextlib.suppress(OSError):
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    return ask

@@ -73,7 +73,7 @@ def raise_file_limit() -> None:
 
 def dies_with_parent(number: signal.Signals) -> Callable[[], None] | None:
     """For `preexec_fn`: on Linux the kernel sends the child `number` when its parent is gone,
-    even after kill -9 (man 2 prctl); elsewhere nothing."""
+    even after kill -9 (man 2 prctl), perhaps more than once; elsewhere nothing."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)

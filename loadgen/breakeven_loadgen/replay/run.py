@@ -132,14 +132,21 @@ class Outcome:
 
 Start = Callable[[], Awaitable[float]]
 """Tells a prepared run its start on the monotonic clock."""
+Orphaned = Callable[[Callable[[], None]], None]
+"""Told, once the run has its start, what to call when the process that ordered it is gone."""
 
 
 def replay(
-    config: ReplayConfig, *, progress: Progress | None = None, start: Start | None = None
+    config: ReplayConfig,
+    *,
+    progress: Progress | None = None,
+    start: Start | None = None,
+    orphaned: Orphaned | None = None,
 ) -> RunResult:
     """Run one replay and write its result folder.
 
-    `start` is for workers: asked when everything is prepared, instead of `--start-at`.
+    `start` is asked when everything is prepared, instead of `--start-at`; `orphaned` gets the
+    clean end of the run, for a worker whose parent may be killed.
 
     Returns:
         folder, summary, gates and the exit code that the run deserves.
@@ -156,7 +163,7 @@ def replay(
 
         return replay_workers(prepared, folder, progress)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        outcome = runner.run(_Run(prepared, folder, progress, start).main())
+        outcome = runner.run(_Run(prepared, folder, progress, start, orphaned).main())
     return results.finish(folder, results.final_record(outcome.record, outcome))
 
 
@@ -168,9 +175,15 @@ class _Run:
     """One run's event-loop part: prepare, offer, drain, settle."""
 
     def __init__(
-        self, prepared: Prepared, folder: Path, progress: Progress | None, start: Start | None
+        self,
+        prepared: Prepared,
+        folder: Path,
+        progress: Progress | None,
+        start: Start | None,
+        orphaned: Orphaned | None,
     ) -> None:
         self._start = start
+        self._orphaned = orphaned
         self._prepared = prepared
         self._config = prepared.config
         self._folder = folder
@@ -349,10 +362,13 @@ class _Run:
         def stop() -> None:
             self._interrupted = True
             for number in caught:
-                loop.remove_signal_handler(number)
+                with contextlib.suppress(ValueError, RuntimeError):
+                    loop.remove_signal_handler(number)
             pacer.stop()
             offer.stop()
 
+        if self._orphaned is not None:
+            self._orphaned(stop)
         try:
             for number in caught:
                 loop.add_signal_handler(number, stop)

@@ -24,7 +24,6 @@ from .engine import EngineSampler
 from .glance import Glance, Progress, together
 from .merge import merge
 from .prepare import Prepared
-from .process import dies_with_parent
 from .recover import WORKERS
 from .results import RunResult
 from .worker import READY, config_line
@@ -90,7 +89,7 @@ class _Parent:
                 start_s = time.monotonic() + config.start_at - time.time()
             for process in processes:
                 assert process.stdin is not None
-                process.stdin.write(b"%.9f\n" % start_s)
+                process.stdin.write(b"%.9f\n" % start_s)  # kept open: see worker
             await self._watch(processes, sampler, start_s)
             await sampler.after(time.monotonic() - start_s)
         finally:
@@ -120,7 +119,6 @@ class _Parent:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=dies_with_parent(signal.SIGINT),  # a lone worker ends cleanly
         )
         assert process.stdin is not None
         process.stdin.write(config_line(config))

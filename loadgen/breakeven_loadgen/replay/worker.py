@@ -3,13 +3,18 @@
 Dialogue: the parent writes the settings as one line of JSON; the worker prepares and prints
 `ready`; the parent writes the common start on the monotonic clock (one clock per machine); the
 worker prints a glance a second, and exits when its folder is written. Errors go to stderr.
+The parent's end of stdin stays open: when it closes, the parent is gone (killed, perhaps), and the
+worker ends cleanly. No signal says that as well: PR_SET_PDEATHSIG comes once per *thread* of a
+dying parent (kernel/exit.c, forget_original_parent), and the second one killed the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -42,7 +47,7 @@ class _Pipe:
     """Progress to the parent."""
 
     def update(self, glance: Glance) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the parent was killed: SIGINT follows
+        with contextlib.suppress(BrokenPipeError):  # the parent was killed: stdin says so
             sys.stdout.buffer.write(glance.line())
             sys.stdout.buffer.flush()
 
@@ -61,11 +66,26 @@ async def told_start() -> float:
     return float(line)
 
 
+def watch_parent(gone: Callable[[], None]) -> None:
+    """Calls `gone` once the parent's end of stdin is closed."""
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(fd, 1024):
+            loop.remove_reader(fd)
+            gone()
+
+    loop.add_reader(fd, readable)
+
+
 def main() -> None:
     """Entry point of a worker; the exit status is the run's."""
     try:
         result = replay(
-            read_config(sys.stdin.buffer.readline()), progress=_Pipe(), start=told_start
+            read_config(sys.stdin.buffer.readline()),
+            progress=_Pipe(),
+            start=told_start,
+            orphaned=watch_parent,
         )
         code = result.exit_code
     except InputError as error:
