@@ -130,6 +130,11 @@ class StreamObserver:
         return self._counted
 
     @property
+    def least_tokens(self) -> int:
+        """Tokens so far at least: the known counts, and one for each event of unknown size."""
+        return self._counted + self._uncounted
+
+    @property
     def events(self) -> int:
         """Events so far."""
         return self._events

@@ -599,6 +599,7 @@ def test_what_is_known_while_it_runs() -> None:
     assert (observer.started, observer.events, observer.counted_tokens) == (False, 0, 0)
     observer.receive_data(chat(total=1) + chat(total=4) + chat(), 2.0)
     assert (observer.started, observer.events, observer.counted_tokens) == (True, 3, 4)
+    assert observer.least_tokens == 5, "an event of unknown size holds one token at least"
 
 
 # Privacy ------------------------------------------------------------------------------------

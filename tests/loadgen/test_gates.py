@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from breakeven_loadgen.replay import gates
 
@@ -159,6 +160,17 @@ def test_a_queue_that_builds_up_is_unstable() -> None:
         gate = gates.stability(**rows)
         assert gate.passed is False
         assert "completion rate" in gate.reason
+
+
+def test_growth_is_the_theil_sen_slope() -> None:
+    """The growth that is looked at first has the slope that scipy gives with its interval."""
+    rng = np.random.default_rng(10)
+    for n in (4, 11, 12):
+        mids, means = np.sort(rng.uniform(0, 30, n)), rng.uniform(1, 9, n)
+        slope = stats.theilslopes(means, mids).slope
+        assert gates._growth(mids, means, 30.0) == pytest.approx(slope * 30.0 / np.mean(means))
+    assert gates._growth(mids[:3], means[:3], 30.0) == 0.0, "three parts show no slope"
+    assert gates._growth(mids, np.zeros(12), 30.0) == 0.0
 
 
 def test_short_windows_are_not_judged() -> None:

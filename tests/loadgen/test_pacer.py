@@ -86,6 +86,43 @@ def test_an_early_wake_up_fires_nothing() -> None:
     assert len(fired) == 2
 
 
+def test_a_poke_fires_what_is_due_before_the_alarm_is_heard() -> None:
+    """Called between two reads: due arrivals fire once, the alarm finds nothing left to do."""
+    fired: list[int] = []
+    now = 100.0
+
+    async def main() -> None:
+        nonlocal now
+        alarms: list[FakeAlarm] = []
+
+        def make(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> FakeAlarm:
+            alarms.append(FakeAlarm(loop, wake))
+            return alarms[0]
+
+        pacer = Pacer(
+            100.0, [0.5, 1.0, 9.0], lambda i, _: fired.append(i), clock=lambda: now, alarm=make
+        )
+        pacer.poke()
+        assert fired == [], "not started: nothing is due"
+        pacer.start()
+        now = 100.4
+        pacer.poke()
+        assert fired == []
+        now = 101.2
+        pacer.poke()
+        assert fired == [0, 1]
+        assert alarms[0].at_s == 109.0, "armed for the one after"
+        alarms[0].wake()
+        assert fired == [0, 1]
+        now = 110.0
+        pacer.stop()
+        pacer.poke()
+        assert fired == [0, 1], "stopped"
+        assert pacer.done.done()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("alarm", [LoopAlarm, TimerfdAlarm, best_alarm])
 def test_real_alarms_never_wake_early(alarm: Callable[..., object]) -> None:
     """Timerfd and spinning timer on uvloop: fired at or after the intended time, all of them."""

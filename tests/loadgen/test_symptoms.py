@@ -18,7 +18,7 @@ from breakeven.errors import InputError
 from breakeven.exitcodes import ExitCode
 from breakeven.trace import Arrival, Block
 from breakeven_loadgen.config import ReplayConfig, check
-from breakeven_loadgen.replay.ahead import Ahead
+from breakeven_loadgen.replay.ahead import BEFORE_START_S, Ahead
 from breakeven_loadgen.replay.gates import client
 from breakeven_loadgen.traffic.arrivals import Arrival as Spacing
 from breakeven_loadgen.traffic.arrivals import cap_gaps, draw, rescale
@@ -47,10 +47,11 @@ def test_long_prompts_are_built_before_and_between_arrivals() -> None:
     plan = [Planned(i, float(i), Arrival(0.0, 20_000, 4)) for i in range(50)]
     maker = Bodies(TokenIdPrompts(0, 0, Block("tokens", 512)), BodyFormat("m", True, 0), b"k")
     ahead = Ahead(maker, plan)
-    ticks = iter([0.0, 0.1, 0.2, 0.6])  # the clock is read once, then before each body
+    shares = (0.0, 0.4, 0.8, 1.1)  # the clock is read once, then before each body
+    ticks = iter([share * BEFORE_START_S for share in shares])
     ahead.before_start(clock=lambda: next(ticks))
     built = len(ahead._built)
-    assert built == 2, "0.1 and 0.2 s are inside the budget, 0.6 s is not"
+    assert built == 2, "two looks inside the budget, the third is not"
     assert ahead.take(0).data == maker.body(plan[0]).data
     assert ahead.take(30).data == maker.body(plan[30]).data
     assert not ahead.in_gap(0.0), "no gap, no building"

@@ -52,6 +52,10 @@ class EnginePool:
         self.retry_stale = retry_stale
         self.stamps, self.stamps_reason = _usable(stamps, origin)
         self.now = clock(self.stamps)
+        self.may_step = self.stamps == "kernel"
+        """Whether the stamps' clock can be stepped."""
+        self.authority = origin.authority.encode()
+        self.prefix = origin.prefix.encode()
         self._idle_s = idle_s
         self._tls: ssl.SSLContext | None = (
             tls_context(ca_file=ca_file, verify=verify) if origin.tls else None
@@ -80,13 +84,17 @@ class EnginePool:
         *,
         deadlines: Deadlines | None = None,
     ) -> Exchange:
-        """Sends a request on an idle connection, or on a new one when there is none."""
+        """Sends a request on an idle connection, at once, or on a new one when there is none.
+
+        Of the handler only `on_pause_writing` can be called before this returns.
+        """
         exchange = Exchange(self, request, handler, deadlines or self.deadlines)
         self._running.add(exchange)
         connection = self._take()
         if connection is not None:
-            self.loop.call_soon(self._serve, connection, exchange)
+            connection.serve(exchange)
         else:
+            exchange.begin_connecting()
             self._connect(exchange)
         return exchange
 
@@ -147,7 +155,7 @@ class EnginePool:
 
     def check_clock(self) -> int:
         """Compares the clocks; the steps noticed so far."""
-        if self.stamps == "kernel":
+        if self.may_step:
             self._watch.check()
         return self._watch.steps
 
@@ -160,24 +168,16 @@ class EnginePool:
     def adopt(self, exchange: Exchange) -> None:
         """Takes over an exchange that could not be connected elsewhere; on a new connection."""
         self._running.add(exchange)
-        exchange.restart_connecting()
+        exchange.begin_connecting()
         self._connect(exchange)
 
     def reconnect(self, exchange: Exchange) -> None:
         """The one allowed retry, always on a new connection."""
         self.retries += 1
-        exchange.restart_connecting()
+        exchange.begin_connecting()
         self._connect(exchange)
 
     # -- connections
-    def _serve(self, connection: Connection, exchange: Exchange) -> None:
-        if exchange.done:
-            self._release(connection)
-        elif connection.closed:
-            self._connect(exchange)
-        else:
-            connection.serve(exchange)
-
     def _take(self) -> Connection | None:
         oldest = self.loop.time() - self._idle_s
         while self._idle:
@@ -228,7 +228,7 @@ class EnginePool:
         connection.serve(exchange)
 
     async def _open_connection(self) -> Connection:
-        connection = Connection(self._release, self._gone)
+        connection = Connection(self.loop, self._release, self._gone)
         self.connects += 1
         if self.stamps == "kernel":
             sock = await self._connect_socket()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from ..traffic.content import Bodies, Body
 from ..traffic.plan import Planned
 
-BEFORE_START_S = 0.25
+BEFORE_START_S = 0.15
 """Start to first request stays below a second, whatever the prompts' length."""
 BUDGET_BYTES = 256 * 1024 * 1024
 """Bodies held at once; at 120k-token prompts about 400 of them."""

@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from breakeven.chunks import Body, SpecBlock, Usage, parse_body, parse_chunk
-from breakeven.errors import ProtocolError
+from breakeven.chunks import Body, SpecBlock, Usage, parse_body
 from breakeven.slo import SLO
-from breakeven.sse import SSEDecoder
 from breakeven.stream import Ending, StreamObserver, StreamReport
 from breakeven_wire import (
     Deadlines,
@@ -52,26 +50,35 @@ class Sending:
 
 
 class Attempt(ExchangeHandler):
-    """Sends one request and fills its row; `on_done(row)` is called exactly once."""
+    """Sends one request and fills its row; `on_done(row)` is called exactly once.
+
+    `after_read` is called after each read of a stream.
+    """
 
     __slots__ = (
-        "_body", "_counter", "_done", "_exchange", "_not_a_stream", "_observer", "_on_done",
-        "_sending", "_start_s", "_status", "row",
+        "_after_read", "_body", "_cancel_after", "_done", "_exchange", "_not_a_stream",
+        "_observer", "_on_done", "_sending", "_start_s", "_status", "row",
     )  # fmt: skip
 
     def __init__(
-        self, sending: Sending, row: Row, start_s: float, on_done: Callable[[Attempt], None]
+        self,
+        sending: Sending,
+        row: Row,
+        start_s: float,
+        on_done: Callable[[Attempt], None],
+        after_read: Callable[[], None],
     ) -> None:
         """`start_s`: the run's start on the monotonic clock; the row's times are relative to it."""
         self.row = row
         self._sending = sending
         self._start_s = start_s
         self._on_done = on_done
+        self._after_read = after_read
         self._done = False
         self._status: int | None = None
         self._body = bytearray()
         self._observer: StreamObserver | None = None
-        self._counter = _TokenCounter() if row.cancel_after is not None else None
+        self._cancel_after = math.inf if row.cancel_after is None else row.cancel_after
         self._exchange: Exchange | None = None
         self._not_a_stream = False
 
@@ -116,10 +123,9 @@ class Attempt(ExchangeHandler):
                 self._end(Ending.BROKEN, "body_too_long")
             return
         self._observer.receive_data(data, stamp)
-        if self._counter is not None:
-            self._counter.receive_data(data)
-            if self._counter.tokens >= (self.row.cancel_after or 0):
-                self._end(Ending.CANCELLED, "cancelled_by_run")
+        if self._observer.least_tokens >= self._cancel_after:
+            self._end(Ending.CANCELLED, "cancelled_by_run")
+        self._after_read()
 
     def on_end(self, trailers: Headers, stamp: float) -> None:  # noqa: ARG002 - the protocol's
         self._end(Ending.COMPLETE, None)
@@ -221,31 +227,6 @@ class Attempt(ExchangeHandler):
             self.row.spec_cycles = spec.cycles
             self.row.spec_drafted = spec.drafted
             self.row.spec_accepted = spec.accepted
-
-
-class _TokenCounter:
-    """Output tokens so far, for arrivals that the run cancels after some of them.
-
-    Cumulative usage where the engine sends it, else the chunk's own count, else one per event
-    with a token: here it only chooses a moment, it is no measurement.
-    """
-
-    def __init__(self) -> None:
-        self._decoder = SSEDecoder()
-        self.tokens = 0
-
-    def receive_data(self, data: bytes) -> None:
-        try:
-            events = list(self._decoder.receive_data(data))
-        except ProtocolError:
-            self.tokens = math.inf  # type: ignore[assignment]  # end it: it is broken anyway
-            return
-        for event in events:
-            chunk = parse_chunk(event.data)
-            if chunk.usage is not None and chunk.usage.completion_tokens:
-                self.tokens = max(self.tokens, chunk.usage.completion_tokens)
-            else:
-                self.tokens += sum(d.tokens or int(d.has_token) for d in chunk.choices)
 
 
 def _joined(reasons: tuple[str | None, ...]) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from breakeven.slo import Verdict
@@ -35,6 +36,10 @@ class Counts:
     worst_lag_s: float = 0.0
 
 
+def _nothing() -> None:
+    """No pacer waits."""
+
+
 class Offer:
     """The arrivals of one plan, offered to one target."""
 
@@ -49,12 +54,15 @@ class Offer:
         labels: tuple[str, int],
     ) -> None:
         """`labels` are (arm, block), copied into the rows. `start_s`, the run's start on the
-        monotonic clock, must be set before the first arrival fires."""
+        monotonic clock, must be set before the first arrival fires; `poke`, called after each
+        read, should be the pacer's: many streams tick together, and an arrival that fell due
+        meanwhile should wait for one of them, not for all."""
         self._plan = plan
         self._ahead = ahead
         self._sending = sending
         self._spool = spool
         self.start_s = 0.0
+        self.poke: Callable[[], None] = _nothing
         self._max_inflight = max_inflight
         self._arm, self._block = labels
         self._running: dict[int, Attempt] = {}
@@ -119,7 +127,7 @@ class Offer:
             return
         body = self._ahead.take(position)
         row.content_hash = body.content_hash
-        attempt = Attempt(self._sending, row, self.start_s, self._ended)
+        attempt = Attempt(self._sending, row, self.start_s, self._ended, self.poke)
         self._running[row.index] = attempt
         self.idle.clear()
         sent_mono = time.monotonic()

@@ -253,6 +253,7 @@ class _Run:
             # The last thing before the first arrival: whatever came before cannot make it late.
             state.begin(await self._start_s())
             pacer = Pacer(state.start_s, self._prepared.plan.offsets, state.offer.fire)
+            state.offer.poke = pacer.poke
             with self._signals(pacer, state.offer):
                 state.watch.start()
                 pacer.start()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import math
 import os
 import sys
 import time
@@ -54,6 +55,7 @@ class Pacer:
         self._fire = fire
         self._clock = clock
         self._next = 0
+        self._due_s = math.inf
         self._stopped = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._alarm = (alarm or best_alarm)(asyncio.get_running_loop(), self._wake)
@@ -61,6 +63,15 @@ class Pacer:
     def start(self) -> None:
         """Arm the first wake-up; what is already due fires from the loop, not from here."""
         self._arm()
+
+    def poke(self) -> None:
+        """Fire what has fallen due, without waiting for the alarm.
+
+        For callbacks of the loop that run in crowds: a loop hears its alarm only when it has gone
+        through every socket that was readable, and a batch of streams ticks together.
+        """
+        if self._due_s <= self._clock() and not self._stopped:
+            self._wake()
 
     def stop(self) -> None:
         """No arrival fires any more. `done` is resolved."""
@@ -92,9 +103,11 @@ class Pacer:
         if self._stopped or self._next >= len(self._offsets):
             self._finish()
         else:
-            self._alarm.set(self._start_s + self._offsets[self._next])
+            self._due_s = self._start_s + self._offsets[self._next]
+            self._alarm.set(self._due_s)
 
     def _finish(self) -> None:
+        self._due_s = math.inf
         self._alarm.close()
         if not self.done.done():
             self.done.set_result(None)
