@@ -6,6 +6,7 @@ measured, and the output says so.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
@@ -50,6 +51,7 @@ def worksheet_command(
       loadgen worksheet --baseline-ms 10 --k 4 --alpha 0.7 \\
         --draft-ms 4 --verify-ms 12 --overhead-ms 2
     """
+    _check_times(baseline_ms, draft_ms, verify_ms, overhead_ms)
     m, depth = committed(k, alpha, survival)
     sheet = worksheet(
         baseline_ms / 1e3, draft_ms / 1e3, verify_ms / 1e3, overhead_ms / 1e3, m, depth
@@ -58,6 +60,20 @@ def worksheet_command(
         click.echo(orjson.dumps(worksheet_json(sheet), option=orjson.OPT_INDENT_2))
         return
     print_worksheet(sheet, Console())
+
+
+def _check_times(baseline_ms: float, draft_ms: float, verify_ms: float, overhead_ms: float) -> None:
+    """The core checks seconds; a message must quote what was typed."""
+    for name, value in (("draft", draft_ms), ("verify", verify_ms), ("overhead", overhead_ms)):
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError("a time must be finite and at least 0", key=f"--{name}-ms",
+                             value=value, mend="give milliseconds, e.g. 4")  # fmt: skip
+    if not (math.isfinite(baseline_ms) and baseline_ms > 0):
+        raise InputError("a time must be finite and above 0", key="--baseline-ms",
+                         value=baseline_ms, mend="give milliseconds, e.g. 10")  # fmt: skip
+    if draft_ms + verify_ms + overhead_ms <= 0:
+        raise InputError("a cycle must take time", key="--verify-ms", value=verify_ms,
+                         mend="give the time of one verification in milliseconds")  # fmt: skip
 
 
 def committed(k: int | None, alpha: float | None, survival: str | None) -> tuple[float, int | None]:

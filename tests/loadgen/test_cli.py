@@ -119,13 +119,13 @@ def test_unknown_option_names_the_nearest(capsys: pytest.CaptureFixture[str]) ->
         (["--metrics-listen", "127.0.0.1:\u00b2"], "--metrics-listen"),
         (["--rate", "1e-300"], "a run lasts a year at most"),
         (["--rate", "nan"], "finite (got nan)"),
-        (["--usd-per-hour", "nan"], "usd_per_hour: a number must be finite"),
-        (["--min-goodput", "nan"], "min_goodput: a number must be finite"),
+        (["--usd-per-hour", "nan"], "--usd-per-hour: a number must be finite"),
+        (["--min-goodput", "nan"], "--min-goodput: a number must be finite"),
         (["--min-goodput", "900"], "--min-goodput: must be a percentage"),
-        (["--abort-below", "nan"], "abort_below: a number must be finite"),
-        (["--start-at", "nan"], "start_at: a number must be finite"),
+        (["--abort-below", "nan"], "--abort-below: a number must be finite"),
+        (["--start-at", "nan"], "--start-at: a number must be finite"),
         (["--start-at", "1e300"], "in seconds (not milliseconds)"),
-        (["--seed", "9" * 26], "seed: a whole number beyond 64 bits"),
+        (["--seed", "9" * 26], "--seed: a whole number beyond 64 bits"),
         (["--shard", "\u00b2/3"], "--shard: must be i/n"),
         (["--shard", "0/\u00b2"], "--shard: must be i/n"),
         (["--token-ids", "5:\u00b2"], "--token-ids"),
@@ -153,9 +153,10 @@ def test_bad_input_is_exit_2_and_nothing_is_sent(
             base = []
         assert replay(*base, *args) is ExitCode.USAGE
         assert not target.calls
-    left = [str(path.name) for path in (tmp_path / "o").glob("**/*") if path.is_file()]
-    assert not left, "nothing was written"
-    assert words in capsys.readouterr().err
+    assert not (tmp_path / "o").exists(), "nothing was written"
+    err = capsys.readouterr().err
+    assert words in err
+    assert "command line" not in err, "a flag is named as it was typed"
 
 
 def test_config_file_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,6 +212,8 @@ def test_unreachable_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str
     args = ["synthetic:in=1,out=1", "--rate", "5", "--requests", "2", "--out", str(tmp_path / "o")]
     assert replay(*args, "--url", "http://127.0.0.1:1") is ExitCode.UNREACHABLE
     assert "127.0.0.1:1/v1/models" in capsys.readouterr().err
+    assert replay(*args, "--url", "http://127.0.0.1:1", "--workers", "2") is ExitCode.UNREACHABLE
+    assert not (tmp_path / "o").exists(), "no empty folder is left behind"
 
 
 def test_all_failed_is_exit_6_and_report_shows_it(

@@ -187,6 +187,34 @@ def test_fault_09_chunks_are_not_tokens(run: Run) -> None:
     assert result.summary["speculation"]["m_stream_estimate"] == pytest.approx(4.0)
 
 
+def test_a_merged_first_read_is_in_neither_side_of_m(run: Run) -> None:
+    """Prefill's token and a step in one read: M = 8 tokens in 2 cycles, by block and by stream."""
+    block = {"num_spec_steps": 3, "num_draft_tokens": 12, "num_accepted_draft_tokens": 9}
+    end = {
+        "choices": [],
+        "usage": {"prompt_tokens": 4, "completion_tokens": 13, "total_tokens": 17},
+        "metrics": {"speculative_decoding": block},
+    }
+
+    async def script(call: Call, target: Target) -> None:
+        await call.write(STREAM_HEAD)
+        await call.chunk(event(1, 1) + event(4, 5))
+        for total, finish in ((9, None), (13, "length")):
+            await asyncio.sleep(0.03)
+            await call.chunk(event(4, total, finish=finish))
+        await call.chunk(b"data: " + json.dumps(end).encode() + b"\n\n" + DONE)
+        await call.end()
+
+    with scripted(script) as target:
+        result, rows = run(target.url, trace="synthetic:in=4,out=13", requests=3)
+    for row in rows:
+        assert (row["ttft_merged"], row["decode_tokens"]) == (True, 8)
+        assert (row["stream_cycles"], row["block_cycles"]) == (2, 2)
+    found = result.summary["speculation"]
+    assert (found["m_block"], found["m_stream_estimate"]) == (4.0, 4.0)
+    assert (found["block_cycles"], found["drafted_cycles"]) == (6, 9)
+
+
 def test_fault_10_prompts_do_not_depend_on_the_salted_hash(tmp_path: Path) -> None:
     """Two processes with different hash seeds make byte-identical prompts."""
     program = (

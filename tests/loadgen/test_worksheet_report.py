@@ -74,6 +74,22 @@ def test_bad_figures_are_the_users_error(change: list[str]) -> None:
     assert caught.value.mend
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--baseline-ms", "-3"], "--baseline-ms: a time must be finite and above 0 (got -3.0)"),
+        (["--draft-ms", "-4"], "--draft-ms: a time must be finite and at least 0 (got -4.0)"),
+        (["--overhead-ms", "nan"], "--overhead-ms: a time must be finite and at least 0 (got nan)"),
+        (["--draft-ms", "0", "--verify-ms", "0", "--overhead-ms", "0"], "must take time"),
+    ],
+)
+def test_messages_quote_what_was_typed(change: list[str], words: str) -> None:
+    """Flag and milliseconds as given, not the core's seconds."""
+    with pytest.raises(InputError) as caught:
+        call(*GIVEN, "4", *change)
+    assert words in str(caught.value)
+
+
 def test_m_needs_a_source() -> None:
     """Neither alpha nor survival is no worksheet."""
     with pytest.raises(InputError, match="M cannot be computed"):

@@ -17,6 +17,7 @@ from breakeven.errors import ConfigError
 from breakeven.settings import load_settings, parse_settings
 
 T = TypeVar("T")
+COMMAND_LINE = "command line"
 
 
 def merged(context: click.Context, values: Mapping[str, Any], model: type[T]) -> T:
@@ -38,7 +39,17 @@ def merged(context: click.Context, values: Mapping[str, Any], model: type[T]) ->
             item.name: _plain(getattr(loaded, item.name))
             for item in fields(loaded)  # type: ignore[arg-type]  # settings classes are dataclasses
         }
-    return parse_settings(base | given, file="command line", model=model)
+    try:
+        return parse_settings(base | given, file=COMMAND_LINE, model=model)
+    except ConfigError as error:
+        raise _as_flags(error) from None
+
+
+def _as_flags(error: ConfigError) -> ConfigError:
+    """The same faults, each under the flag that was given."""
+    key = f"--{error.key.replace('_', '-')}" if error.key else None
+    also = [_as_flags(one) for one in error.also if isinstance(one, ConfigError)]
+    return ConfigError(error.what, key=key, value=error.value, mend=error.mend, also=also)
 
 
 def _plain(value: Any) -> Any:

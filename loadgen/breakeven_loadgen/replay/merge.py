@@ -19,7 +19,7 @@ from . import results
 from .engine import ENGINE_FILE, ENGINE_SCHEMA
 from .results import RunResult
 
-_WORST_STATE = ("finished", "interrupted", "killed")
+_WORST_STATE = ("finished", "incomplete", "interrupted", "killed")
 
 
 def merge(folder: Path, parts: Sequence[Path]) -> RunResult:
@@ -104,7 +104,7 @@ def joined(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     schedule = first["schedule"]
     of = schedule["shard"][1]
     missing = sorted(set(range(of)) - {record["schedule"]["shard"][0] for record in records})
-    states = [record["state"] for record in records] + (["killed"] if missing else [])
+    states = [record["state"] for record in records] + (["incomplete"] if missing else [])
     known = [record for record in records if record.get("clients")]
     notes = list(dict.fromkeys(note for record in records for note in record["notes"]))
     if missing:

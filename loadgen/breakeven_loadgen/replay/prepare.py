@@ -6,6 +6,7 @@ network (target), the run itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,9 @@ from ..traffic.content import (
 from ..traffic.formats import TraceSource, load_trace
 from ..traffic.plan import Plan, PlanSettings, make_plan, split_inflight, take_shard
 from ..traffic.pool import Pool, PoolPrompts, read_pool
+
+WORKERS = "workers"
+"""Folder of the workers' results while they run; joined and removed at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +167,11 @@ def make_folder(out: str, force: bool) -> Path:
             mend="choose an empty folder, or pass --force to overwrite its results",
         )
     return folder
+
+
+def drop_if_empty(folder: Path) -> None:
+    """A run that sent nothing leaves no folder behind; one that holds anything stays."""
+    workers = folder / WORKERS
+    for path in (*sorted(workers.glob("*")), workers, folder):
+        with contextlib.suppress(OSError):
+            path.rmdir()

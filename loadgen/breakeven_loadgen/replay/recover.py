@@ -11,12 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from . import merge, results
+from .prepare import WORKERS
 from .results import RunResult
 from .spool import SPOOL, read_spool
 from .summary import evaluate, exit_code
-
-WORKERS = "workers"
-"""Folder of the workers' results while they run; joined and removed at the end."""
 
 
 def load(folder: Path) -> tuple[pa.Table, dict[str, Any], RunResult]:

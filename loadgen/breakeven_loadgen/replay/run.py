@@ -18,6 +18,7 @@ from typing import Any
 
 import uvloop
 
+from breakeven.errors import InputError, NotReadyError
 from breakeven_wire import Deadlines, EnginePool, Headers, Origin
 
 from .. import config as settings
@@ -31,7 +32,7 @@ from .clientload import ClientLoad, SelfWatch
 from .engine import EngineSampler
 from .glance import Glance, Progress
 from .offer import Offer
-from .prepare import Prepared, bodies, make_folder, needs_calibration, prepare
+from .prepare import Prepared, bodies, drop_if_empty, make_folder, needs_calibration, prepare
 from .process import quiet_gc, raise_file_limit, start_time
 from .results import RunResult
 from .spool import Spool
@@ -158,12 +159,16 @@ def replay(
     """
     prepared = prepare(config)
     folder = make_folder(config.out, config.force)
-    if config.workers > 1:
-        from .shards import replay_workers  # here: it imports this module
+    try:
+        if config.workers > 1:
+            from .shards import replay_workers  # here: it imports this module
 
-        return replay_workers(prepared, folder, progress)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        outcome = runner.run(_Run(prepared, folder, progress, start, orphaned).main())
+            return replay_workers(prepared, folder, progress)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            outcome = runner.run(_Run(prepared, folder, progress, start, orphaned).main())
+    except (InputError, NotReadyError):
+        drop_if_empty(folder)
+        raise
     return results.finish(folder, results.final_record(outcome.record, outcome))
 
 

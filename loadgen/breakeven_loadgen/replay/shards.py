@@ -23,8 +23,7 @@ from . import results
 from .engine import EngineSampler
 from .glance import Glance, Progress, together
 from .merge import merge
-from .prepare import Prepared
-from .recover import WORKERS
+from .prepare import WORKERS, Prepared
 from .results import RunResult
 from .worker import READY, config_line
 

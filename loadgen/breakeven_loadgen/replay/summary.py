@@ -81,7 +81,7 @@ def evaluate(rows: pa.Table, record: Mapping[str, Any]) -> dict[str, Any]:
 def exit_code(summary: Mapping[str, Any]) -> ExitCode:
     """The code that a finished run deserves."""
     codes = [ExitCode.OK]
-    if summary["state"] in ("interrupted", "killed"):
+    if summary["state"] != "finished":
         codes.append(ExitCode.INTERRUPTED)
     verdicts = summary["verdicts"]
     judged = sum(n for name, n in verdicts.items() if Verdict(name) not in OUTSIDE_GOODPUT)

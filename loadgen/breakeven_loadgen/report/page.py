@@ -100,9 +100,10 @@ def _cards(summary: dict[str, Any]) -> str:
 
 def _partial(summary: dict[str, Any]) -> str:
     lines = []
-    if summary["state"] != "finished":
+    partial = words.PARTIAL.get(summary["state"])
+    if partial is not None:
         n = summary["arrivals"]["never_started"]
-        lines.append(f"Partial: the run was {summary['state']}; {n:,} arrivals never started.")
+        lines.append(f"Partial: {partial}; {n:,} scheduled arrivals were never started.")
     lines += [f"Missed: {text}." for text in summary["thresholds"]]
     failed = [gate["name"] for gate in summary["gates"] if gate["passed"] is False]
     if failed:

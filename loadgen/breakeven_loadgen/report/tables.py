@@ -200,12 +200,10 @@ def gate_table(gates: list[dict[str, Any]]) -> Table:
 def notes(summary: dict[str, Any]) -> list[Text]:
     """Partial results, missed thresholds, notes of the plan."""
     lines = []
-    if summary["state"] == "killed":
+    partial = words.PARTIAL.get(summary["state"])
+    if partial is not None:
         n = summary["arrivals"]["never_started"]
-        lines.append(f"partial: the run was killed; {n:,} scheduled arrivals were never started")
-    elif summary["state"] == "interrupted":
-        n = summary["arrivals"]["never_started"]
-        lines.append(f"partial: the run was stopped; {n:,} scheduled arrivals were never started")
+        lines.append(f"partial: {partial}; {n:,} scheduled arrivals were never started")
     lines += [f"missed: {text}" for text in summary["thresholds"]]
     failed = [gate["name"] for gate in summary["gates"] if gate["passed"] is False]
     if failed:

@@ -64,3 +64,9 @@ VERDICT_WORDS = {
     "unmeasured": "an SLO quantity is unknown",
     "interrupted": "the run was stopped first",
 }
+PARTIAL = {
+    "incomplete": "shards are missing",
+    "interrupted": "the run was stopped",
+    "killed": "the run was killed",
+}
+"""States of a record that is not whole, in words."""
