@@ -40,6 +40,7 @@ CORE_LEVEL = {
     "__init__": 0,
     "errors": 0,
     "exitcodes": 0,
+    "value": 0,
     "sse": 1,
     "histogram": 1,
     "units": 1,

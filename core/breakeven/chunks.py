@@ -15,6 +15,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from .value import value
+
 Endpoint = Literal["chat", "completions", "responses"]
 
 OUTPUT: Final = 1
@@ -56,7 +58,7 @@ _INCOMPLETE: Final = {"max_output_tokens": "length", "content_filter": "content_
 _TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Usage:
     """Token counts as the engine states them (`usage`); None where it states none."""
 
@@ -93,7 +95,7 @@ class SpecBlock:
         return self.accepted + self.cycles
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ChoiceDelta:
     """What one choice of one chunk adds.
 
@@ -108,7 +110,7 @@ class ChoiceDelta:
     finish_reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Chunk:
     """One SSE data event, without its text.
 
@@ -125,7 +127,7 @@ class Chunk:
     malformed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Body:
     """One JSON body of a request that was not streamed, without its text.
 

@@ -6,11 +6,11 @@ Here: the fields, their definitions and what follows from them by arithmetic. No
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from .chunks import ErrorInfo, SpecBlock
 from .histogram import p99_rank
+from .value import value
 
 
 class Ending(Enum):
@@ -22,7 +22,7 @@ class Ending(Enum):
     TIMEOUT = "timeout"  # a deadline of ours passed
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StreamReport:
     """Measurements of one streamed response. Seconds; offsets are from the observer's start.
 

@@ -20,6 +20,7 @@ from .errors import InputError
 from .histogram import p99_rank
 from .report import Ending, StreamReport
 from .units import parse_duration
+from .value import value
 
 DEFAULT_OBJECTIVE = 0.99
 """Share of responses that the SLO promises to be good, where nobody says otherwise."""
@@ -113,7 +114,16 @@ def parse_goodput(text: str, *, objective: float = DEFAULT_OBJECTIVE) -> SLO:
     return SLO(**bounds, objective=objective)
 
 
-@dataclass(frozen=True, slots=True)
+_ABSENT: Final = {
+    (False, False): frozenset[str](),
+    (True, False): frozenset({"tpot_s"}),
+    (False, True): frozenset({"gap_p99_s"}),
+    (True, True): frozenset({"tpot_s", "gap_p99_s"}),
+}
+"""(no decode, no gaps) -> the quantities that do not exist."""
+
+
+@value
 class Outcome:
     """Everything that a verdict depends on; seconds, None where unknown.
 
@@ -162,11 +172,9 @@ class Outcome:
                 the request's head to the send (proxy).
             contract_broken: a check of the content failed (`breakeven.quality`).
         """
-        absent = set()
-        if report.decode_tokens == 0:
-            absent.add("tpot_s")
-        if report.burst_gaps == 0 and report.unobserved_gaps == 0:
-            absent.add("gap_p99_s")
+        absent = _ABSENT[
+            report.decode_tokens == 0, report.burst_gaps == 0 and report.unobserved_gaps == 0
+        ]
         over = report.burst_gaps_over
         gaps_over = None
         if over is not None and report.gap_bound_s is not None and report.burst_gaps:
@@ -185,7 +193,7 @@ class Outcome:
             gap_p99_s=report.burst_gap_p99_s,
             gaps_over=gaps_over,
             e2e_s=answer_s + delay_s,
-            absent=frozenset(absent),
+            absent=absent,
         )
 
     @classmethod
@@ -214,10 +222,33 @@ class Outcome:
 
 def classify(outcome: Outcome, slo: SLO) -> Verdict:
     """The verdict of the first row of `ROWS` that applies."""
+    if _plainly_good(outcome, slo):
+        return Verdict.GOOD
     for verdict, applies in ROWS:
         if applies(outcome, slo):
             return verdict
     return Verdict.GOOD
+
+
+def _plainly_good(o: Outcome, slo: SLO) -> bool:
+    """Whether no row can apply, in one look: what nearly every response is. False decides nothing.
+
+    A test holds it against the table.
+    """
+    if o.ending is not Ending.COMPLETE or o.status is None or not 200 <= o.status < 300:
+        return False
+    if o.dropped or o.error or o.tokens_missing or o.malformed or o.empty or o.finished is False:
+        return False
+    if slo.e2e_s is not None and (o.e2e_s is None or o.e2e_s > slo.e2e_s):
+        return False
+    if not o.stream:
+        return True
+    for value_s, bound in (
+        (o.ttft_s, slo.ttft_s), (o.tpot_s, slo.tpot_s), (o.gap_p99_s, slo.gap_p99_s),
+    ):  # fmt: skip
+        if bound is not None and (value_s is None or value_s > bound):
+            return False
+    return True
 
 
 def goodput(counts: Mapping[Verdict, int]) -> float | None:

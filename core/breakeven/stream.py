@@ -297,16 +297,29 @@ class StreamObserver:
         gaps = self._gaps
         truncated = self._decoder is not None and self._decoder.pending_bytes > 0
         self._decoder = None
-        choices = [self._choices[index] for index in sorted(self._choices)]
-        timed = [choice.track for choice in choices if choice.track.first is not None]
-        for track in timed:
-            gaps.close(track, cut=ending is not Ending.COMPLETE)
+        choices = list(self._choices.values())
+        if len(choices) > 1:
+            choices.sort(key=lambda choice: choice.index)
+        cut = ending is not Ending.COMPLETE
+        timed, first_events, decode_s, last = False, 0, 0.0, 0.0
+        first_tokens: int | None = 0
+        for choice in choices:
+            track = choice.track
+            if track.first is None:
+                continue
+            gaps.close(track, cut=cut)
+            timed = True
+            first_events += track.first_events
+            decode_s += track.last - track.first
+            last = max(last, track.last)
+            if first_tokens is not None:
+                known = track.first_tokens
+                first_tokens = None if known is None else first_tokens + known
+        if not timed:
+            first_tokens = None
         usage = self._usage_tokens(choices)
         counted = not self._uncounted
         tokens = usage if usage is not None else self._counted if counted and timed else None
-        firsts = [track.first_tokens for track in timed]
-        first_events = sum(track.first_events for track in timed)
-        first_tokens = None if None in firsts or not timed else sum(n or 0 for n in firsts)
         columns = self._columns or (None, None, None)
         return StreamReport(
             ending=ending,
@@ -314,7 +327,7 @@ class StreamObserver:
             events=self._events,
             events_counted=self._events - self._uncounted,
             first_event_s=gaps.first,
-            last_event_s=max((track.last for track in timed), default=None),
+            last_event_s=last if timed else None,
             ttft_s=gaps.first,
             ttft_merged=gaps.first_merged,
             ttfo_s=self._output_at,
@@ -326,7 +339,7 @@ class StreamObserver:
             prompt_tokens=self._prompt_tokens,
             reasoning_tokens=None if self._usage is None else self._usage.reasoning_tokens,
             first_event_tokens=first_tokens,
-            decode_s=sum(c.last - (c.first or 0.0) for c in timed) if timed else None,
+            decode_s=decode_s if timed else None,
             decode_tokens=self._decode_tokens(tokens, first_tokens, first_events),
             stream_cycles=self._events - first_events,
             choices=len(choices),
@@ -342,7 +355,7 @@ class StreamObserver:
             backpressured=gaps.backpressured,
             clock_steps=self._clock_steps,
             max_burst_tokens=gaps.max_burst_tokens or None,
-            finish_reasons=tuple(choice.finish for choice in choices),
+            finish_reasons=tuple([choice.finish for choice in choices]),
             empty=not self._seen,
             done=self._done,
             error_frame=self._error,
@@ -363,9 +376,12 @@ class StreamObserver:
         return None if None in totals or not totals else sum(n or 0 for n in totals)
 
     def _answer_s(self, choices: list[_Choice]) -> float | None:
-        if not choices or any(choice.finish is None for choice in choices):
-            return None
-        return max(self._finish_at or 0.0, *(choice.track.last for choice in choices))
+        end_s = self._finish_at or 0.0
+        for choice in choices:
+            if choice.finish is None:
+                return None
+            end_s = max(end_s, choice.track.last)
+        return end_s if choices else None
 
     def _decode_tokens(
         self, tokens: int | None, first_tokens: int | None, first_events: int

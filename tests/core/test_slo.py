@@ -57,6 +57,30 @@ def test_the_table_has_the_order_of_the_definition() -> None:
     assert [verdict.value for verdict, _ in ROWS] == order[:-1]
 
 
+TIMES = st.sampled_from([None, 0.01, 0.1, 1.0, 30.0])
+BOOLS = st.booleans()
+
+
+@given(
+    outcome=st.builds(
+        Outcome, stream=BOOLS, dropped=BOOLS, error=BOOLS, tokens_missing=BOOLS, malformed=BOOLS,
+        empty=BOOLS, status=st.sampled_from([None, 199, 200, 204, 299, 300, 429, 500, 503]),
+        ending=st.sampled_from([None, *Ending]), finished=st.sampled_from([None, True, False]),
+        ttft_s=TIMES, tpot_s=TIMES, gap_p99_s=TIMES, e2e_s=TIMES,
+        gaps_over=st.sampled_from([None, (10, 0, 0.1), (10, 5, 0.1)]),
+        absent=st.sets(st.sampled_from(["tpot_s", "gap_p99_s"])).map(frozenset),
+    ) | st.builds(
+        Outcome, stream=BOOLS, ttft_s=TIMES, tpot_s=TIMES, gap_p99_s=TIMES, e2e_s=TIMES,
+        absent=st.sets(st.sampled_from(["tpot_s", "gap_p99_s"])).map(frozenset),
+    ),
+    slo=st.sampled_from([SLO(), BOUNDS, SLO(ttft_s=0.5), SLO(gap_p99_s=0.1), SLO(e2e_s=1)]),
+)  # fmt: skip
+def test_the_quick_look_agrees_with_the_table(outcome: Outcome, slo: SLO) -> None:
+    """classify gives the first row that applies, good if none does, whatever way it takes."""
+    rows = [verdict for verdict, applies in ROWS if applies(outcome, slo)]
+    assert classify(outcome, slo) is (rows[0] if rows else Verdict.GOOD)
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_each_row(verdict: Verdict) -> None:
     """One cause alone gives its verdict."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import httptools
 
+from breakeven_wire.alarm import Alarm
 from breakeven_wire.failure import FailureKind, describe, failure_kind
 from breakeven_wire.message import NO_BODY_STATUSES, Headers, ResponseHead, only_chunked
 
@@ -27,27 +29,33 @@ class Connection:
     """
 
     __slots__ = (
-        "_complete", "_exchange", "_extra", "_field_bytes", "_gone", "_headers", "_heads",
-        "_in_body", "_keep_alive", "_last_stamp", "_parser", "_parts", "_reason", "_refused",
-        "_release", "_told", "_unparsed_bytes", "_unstamped", "_until_close", "closed",
-        "idle_since", "link", "response_started", "served",
+        "_between_chunks", "_complete", "_exchange", "_extra", "_field_bytes", "_gone", "_headers",
+        "_heads", "_in_body", "_keep_alive", "_last_stamp", "_parser", "_parts", "_reason",
+        "_refused", "_release", "_time", "_told", "_unparsed_bytes", "_until_close", "alarm",
+        "closed", "idle_since", "link", "response_started", "served",
     )  # fmt: skip
 
-    def __init__(self, release: Callable[[Connection], None], gone: Callable[[Connection], None]):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        release: Callable[[Connection], None],
+        gone: Callable[[Connection], None],
+    ) -> None:
         self.link: Link
+        self.alarm = Alarm(loop, self._alarm_rang)
         self.served = 0
         self.response_started = False
         self.idle_since = 0.0
         self.closed = False
+        self._time = loop.time
         self._release = release
         self._gone = gone
         self._exchange: Exchange | None = None
-        self._unstamped = 0
         self._last_stamp = 0.0
-        self._new_parser()
-
-    def _new_parser(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
+        self._expect_response()
+
+    def _expect_response(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = b""
         self._heads: list[ResponseHead] = []
@@ -57,6 +65,7 @@ class Connection:
         self._complete = False
         self._keep_alive = False
         self._extra = False
+        self._between_chunks = False  # the parser stands between two chunks of a body
         self._refused: str | None = None  # a head that must not be passed on, and why
         self._field_bytes = 0  # of the head, or of the trailers
         self._unparsed_bytes = 0  # since the parser last told something: one endless field
@@ -79,6 +88,7 @@ class Connection:
         self._exchange = None
         if not self.closed:
             self.closed = True
+            self.alarm.close()
             self.link.abort()
             self._gone(self)
 
@@ -88,9 +98,23 @@ class Connection:
         if exchange is None:
             self.discard()  # bytes that no request asked for
             return
-        exchange.data_came(self.link.unstamped != self._unstamped)
-        self._unstamped = self.link.unstamped
-        self.response_started = True
+        exchange.last = self._time()
+        if self._between_chunks:
+            # Most reads of a stream are exactly one chunk, and the parser need not see those: it
+            # would stand between two chunks again. The size line has one spelling here.
+            if data.__class__ is not bytes:
+                data = bytes(data)
+            line = data.find(b"\r\n", 1, 8)
+            size = len(data) - line - 4
+            if line > 0 and size > 0 and data[:line] == b"%x" % size and data[-2:] == b"\r\n":
+                self._last_stamp = stamp
+                exchange.frame = data
+                exchange.handler.on_body(data[line + 2 : -2], stamp)
+                return
+            exchange.frame = None
+        if not self.response_started:
+            self.response_started = True
+            exchange.data_began()
         self._told = False
         error: str | None = None
         try:
@@ -106,9 +130,15 @@ class Connection:
             self._keep_alive, error = False, None  # the response is whole, its tail is not
         else:
             self._unparsed_bytes = 0 if self._told else self._unparsed_bytes + len(data)
-            if max(self._unparsed_bytes, self._field_bytes) > HEAD_BYTES:
+            if self._unparsed_bytes > HEAD_BYTES or self._field_bytes > HEAD_BYTES:
                 error = f"response head or trailers larger than {HEAD_BYTES} bytes"
+        if self._between_chunks:
+            self._between_chunks = error is None and bytes(data[-2:]) == b"\r\n"
         self._deliver(exchange, stamp, error)
+
+    def unstamped(self) -> None:
+        if self._exchange is not None:
+            self._exchange.unstamped_reads += 1
 
     def eof_received(self) -> None:
         exchange = self._exchange
@@ -135,11 +165,16 @@ class Connection:
         if self._exchange is not None:
             self._exchange.flushed()
 
+    def _alarm_rang(self) -> None:
+        if self._exchange is not None:
+            self._exchange.check_deadline()
+
     # -- deliver what the parser noted
     def _deliver(self, exchange: Exchange, stamp: float, error: str | None) -> None:
         self._last_stamp = stamp
         if self._heads:
             heads, self._heads = self._heads, []
+            exchange.more = bool(self._parts) or self._complete
             for head in heads:
                 if head.status < 200:
                     exchange.handler.on_informational(head)
@@ -150,6 +185,7 @@ class Connection:
                     return
         if self._parts:
             parts, self._parts = self._parts, []
+            exchange.more = self._complete
             exchange.handler.on_body(parts[0] if len(parts) == 1 else b"".join(parts), stamp)
             if exchange.done:
                 return
@@ -165,7 +201,9 @@ class Connection:
         exchange.detach()
         self.served += 1
         if reusable:
-            self._new_parser()
+            if exchange.head_only:  # the parser still waits for the body that does not come
+                self._parser = httptools.HttpResponseParser(self)
+            self._expect_response()
             self.link.resume_reading()
             self._release(self)
         else:
@@ -221,6 +259,10 @@ class Connection:
 
     def on_chunk_header(self) -> None:
         self._told = True
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._between_chunks = True
 
     def on_body(self, body: bytes) -> None:
         self._told = True
@@ -244,7 +286,10 @@ def _refused(head: ResponseHead) -> str | None:
         return _SWITCHED
     if not 100 <= head.status <= 999:
         return "the engine's status is no HTTP status"
-    if head.get(b"transfer-encoding") is not None and not only_chunked(head.headers):
+    coding = head.first.get(b"transfer-encoding")
+    if coding is None or (coding == b"chunked" and len(head.first) == len(head.headers)):
+        return None
+    if not only_chunked(head.headers):
         return "the engine used a transfer coding that was not asked for"
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from breakeven_wire.alarm import Alarm
 from breakeven_wire.failure import Failure, FailureKind, Phase
 from breakeven_wire.link import WRITE_HIGH_BYTES
 from breakeven_wire.message import Deadlines, Headers, Request, ResponseHead, encode_head
@@ -26,7 +27,7 @@ class ExchangeHandler(Protocol):
         """The final response head came (never a 1xx)."""
 
     def on_body(self, data: bytes, stamp: float) -> None:
-        """One read's decoded body bytes, joined."""
+        """One read's decoded body bytes, joined; see `Exchange.frame` and `Exchange.more`."""
 
     def on_end(self, trailers: Headers, stamp: float) -> None:
         """The response is whole. The last callback."""
@@ -56,6 +57,9 @@ class Exchange:
 
     Attributes:
         started, connected, sent: seconds on the pool's clock (None until they happen).
+        frame: during `on_body`, the read itself if it was exactly one HTTP chunk, framing and all:
+            it may be passed on into a chunked message as it is. Else None.
+        more: during `on_head` and `on_body`, whether a further callback comes from the same read.
         reused: whether the connection had served an earlier request.
         retried: whether the request was sent a second time (see `EnginePool.retry_stale`).
         unstamped_reads: reads of this exchange that had no kernel stamp.
@@ -63,10 +67,10 @@ class Exchange:
     """
 
     __slots__ = (
-        "_asked_to_pause", "_body_ended", "_clock_steps", "_connecting", "_connection", "_last",
-        "_limit", "_paused", "_phase", "_pool", "_replayable", "_request", "_stream", "_timer",
-        "_timer_due", "_total_timer", "_written", "_written_bytes", "clock_stepped",
-        "connected", "deadlines", "done", "handler", "head_only", "head_received", "retried",
+        "_alarm", "_asked_to_pause", "_body_ended", "_clock_steps", "_connecting", "_connection",
+        "_limit", "_paused", "_phase", "_pool", "_replayable", "_request", "_stream",
+        "_total_timer", "_written", "_written_bytes", "clock_stepped", "connected", "deadlines",
+        "done", "frame", "handler", "head_only", "head_received", "last", "more", "retried",
         "reused", "sent", "started", "unstamped_reads",
     )  # fmt: skip
 
@@ -88,24 +92,25 @@ class Exchange:
         self.clock_stepped = False
         self.unstamped_reads = 0
         self.done = False
+        self.frame: bytes | None = None
+        self.more = False
+        self.last = 0.0
+        """The loop's time of the last progress; the connection moves it with each read."""
         self._clock_steps = pool.clock_steps
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._phase = Phase.CONNECT
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0.0
+        self._alarm: Alarm | None = None  # while connecting its own, then its connection's
         self._total_timer: asyncio.TimerHandle | None = None
-        self._last = pool.loop.time()
         self._limit: float | None = None
         self._paused = False
-        self._body_ended = request.stream is None
+        self._body_ended = self._stream is None
         self._written: list[bytes | memoryview] = []
         self._written_bytes = 0
         self._replayable = True
         self._asked_to_pause = False
         if deadlines.total_s is not None:
             self._total_timer = pool.loop.call_later(deadlines.total_s, self._total_passed)
-        self._enter(Phase.CONNECT, deadlines.connect_s)
 
     # -- what the caller may do
     def write(self, data: bytes) -> None:
@@ -136,7 +141,7 @@ class Exchange:
     def resume_reading(self) -> None:
         """Reads on after `pause_reading`."""
         self._paused = False
-        self._last = self._pool.loop.time()
+        self.last = self._pool.loop.time()
         if self._connection is not None:
             self._connection.link.resume_reading()
 
@@ -154,23 +159,28 @@ class Exchange:
     # -- called by the pool and the connection
     def attach(self, connection: Connection) -> None:
         """The connection stands: writes the head and what waits of the body."""
+        pool = self._pool
         self._connecting = None
+        if self._alarm is not None:
+            self._alarm.close()
+        self._alarm = connection.alarm
         self._connection = connection
         self.reused = connection.served > 0
-        self.connected = self._pool.now()
-        self._enter(Phase.SEND, self.deadlines.idle_s)
-        origin = self._pool.origin
+        self.connected = pool.now()
+        self._phase = Phase.SEND
         request = self._request
         assert request is not None  # let go of only when it can no longer be sent
-        head = encode_head(request, origin.authority.encode(), origin.prefix.encode())
+        head = encode_head(request, pool.authority, pool.prefix)
         body = request.body
         link = connection.link
-        if len(body) <= REPLAY_BYTES:
-            link.write(b"".join((head, body, *self._written)))
-        else:
+        if len(body) > REPLAY_BYTES:
             self._replayable = False
             link.write(head)
             link.write(memoryview(body))
+        elif self._written:
+            link.write(b"".join((head, body, *self._written)))
+        else:
+            link.write(head + body)
         if not self._replayable:
             self._written.clear()
         if self._paused:
@@ -181,15 +191,14 @@ class Exchange:
             self.resume_writing()  # the link itself asks for a pause only when it holds more
         if self._body_ended:
             self._note_sent()
+        if self.sent is None:
+            self._enter(Phase.SEND, self.deadlines.idle_s)
 
-    def data_came(self, unstamped: bool) -> None:
-        """A read came for this exchange."""
-        self._last = self._pool.loop.time()
+    def data_began(self) -> None:
+        """The first read of a response came."""
         self._replayable = False
         self._request = None  # a prompt need not be held while its answer streams
         self._written.clear()
-        if unstamped:
-            self.unstamped_reads += 1
 
     def head_came(self) -> None:
         """The final head came: from here on the idle deadline holds."""
@@ -199,7 +208,7 @@ class Exchange:
 
     def flushed(self) -> None:
         """The kernel took all that was written."""
-        self._last = self._pool.loop.time()
+        self.last = self._pool.loop.time()
         if self._body_ended:
             self._note_sent()
 
@@ -211,7 +220,7 @@ class Exchange:
 
     def resume_writing(self) -> None:
         """The link has room again."""
-        self._last = self._pool.loop.time()
+        self.last = self._pool.loop.time()
         if self._asked_to_pause:
             self._asked_to_pause = False
             self.handler.on_resume_writing()
@@ -257,9 +266,12 @@ class Exchange:
         """Remembers the task that connects, so that abort can cancel it."""
         self._connecting = task
 
-    def restart_connecting(self) -> None:
-        """Begins again on a new connection (the one allowed retry)."""
+    def begin_connecting(self) -> None:
+        """A new connection is to be made: at first, or again (the one allowed retry)."""
         self.sent = None
+        if self._alarm is not None:
+            self._alarm.close()
+        self._alarm = Alarm(self._pool.loop, self.check_deadline)
         self._enter(Phase.CONNECT, self.deadlines.connect_s)
 
     # -- inside
@@ -280,7 +292,7 @@ class Exchange:
                 self._replayable = False
                 self._written.clear()
             self._connection.link.write(data)
-            self._last = self._pool.loop.time()
+            self.last = self._pool.loop.time()
         elif self._written_bytes > REPLAY_BYTES:
             self.pause_writing()
 
@@ -294,35 +306,25 @@ class Exchange:
                 self._enter(Phase.HEAD, self.deadlines.first_byte_s)
 
     def _enter(self, phase: Phase, limit: float | None) -> None:
-        """Sets the phase's deadline; a timer that fires earlier than needed re-arms itself."""
+        """Sets the phase's deadline."""
         self._phase = phase
         self._limit = limit
-        self._last = self._pool.loop.time()
-        if limit is None:
-            return
-        due = self._last + limit
-        if self._timer is not None:
-            if self._timer_due <= due:
-                return
-            self._timer.cancel()
-        self._arm(due)
+        self.last = self._pool.loop.time()
+        if limit is not None and self._alarm is not None:
+            self._alarm.by(self.last + limit)
 
-    def _arm(self, due: float) -> None:
-        self._timer_due = due
-        self._timer = self._pool.loop.call_at(due, self._check_deadline)
-
-    def _check_deadline(self) -> None:
-        """One timer a phase, moved only when it fires: a read costs no timer."""
-        self._timer = None
+    def check_deadline(self) -> None:
+        """The alarm rang; reads since it was set have moved the deadline, but no timer."""
         if self._limit is None or self.done:
             return
+        now = self._pool.loop.time()
         if self._paused and self._phase is Phase.BODY:
-            self._last = self._pool.loop.time()
-        due = self._last + self._limit
-        if due - self._pool.loop.time() > 0.001:
-            self._arm(due)
-        else:
+            self.last = now
+        due = self.last + self._limit
+        if due - now <= 0.001:
             self._timed_out(f"nothing came for {self._limit:g} s")
+        elif self._alarm is not None:
+            self._alarm.by(due)
 
     def _total_passed(self) -> None:
         self._total_timer = None
@@ -345,13 +347,13 @@ class Exchange:
     def _finish(self) -> None:
         self.done = True
         self._written.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._phase is Phase.CONNECT and self._alarm is not None:
+            self._alarm.close()
         if self._total_timer is not None:
             self._total_timer.cancel()
             self._total_timer = None
-        self.clock_stepped = self._pool.check_clock() != self._clock_steps
+        if self._pool.may_step:
+            self.clock_stepped = self._pool.check_clock() != self._clock_steps
         self._pool.forget(self)
 
 

@@ -27,6 +27,7 @@ WRITE_HIGH_BYTES = 65536
 """Unsent bytes above which the owner is asked to stop writing."""
 
 _ANCILLARY_BYTES = socket.CMSG_SPACE(TIMESPEC.size)
+_timespec = TIMESPEC.unpack
 
 
 class LinkOwner(Protocol):
@@ -38,12 +39,11 @@ class LinkOwner(Protocol):
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def flushed(self) -> None: ...
+    def unstamped(self) -> None: ...
 
 
 class Link(Protocol):
     """What an owner may do with a connection."""
-
-    unstamped: int
 
     def write(self, data: bytes | memoryview) -> None: ...
     @property
@@ -57,16 +57,15 @@ class Link(Protocol):
 class TransportLink(asyncio.Protocol):
     """A link over an asyncio transport; stamps are taken when the loop hands the bytes over."""
 
-    __slots__ = (
-        "_lost", "_now", "_owner", "_transport", "unstamped",
-    )  # fmt: skip
+    __slots__ = ("_full", "_lost", "_now", "_owner", "_received", "_transport")
 
     def __init__(self, owner: LinkOwner, now: Callable[[], float]) -> None:
         self._owner = owner
+        self._received = owner.data_received
         self._now = now
         self._transport: asyncio.Transport | None = None
         self._lost = False
-        self.unstamped = 0
+        self._full = False  # the owner was asked to stop writing
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -80,7 +79,7 @@ class TransportLink(asyncio.Protocol):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        self._owner.data_received(data, self._now())
+        self._received(data, self._now())
 
     def eof_received(self) -> bool:
         self._owner.eof_received()
@@ -91,10 +90,10 @@ class TransportLink(asyncio.Protocol):
         self._owner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        if self.unsent > WRITE_HIGH_BYTES:
-            self._owner.pause_writing()
+        """Some of a write waits: `write` looks how much."""
 
     def resume_writing(self) -> None:
+        self._full = False
         self._owner.flushed()
         self._owner.resume_writing()
 
@@ -104,11 +103,13 @@ class TransportLink(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def write(self, data: bytes | memoryview) -> None:
-        if self._transport and not self._lost and not self._transport.is_closing():
-            was_busy = self.unsent > WRITE_HIGH_BYTES
-            self._transport.write(data)
-            if not was_busy and self.unsent > WRITE_HIGH_BYTES:
-                self._owner.pause_writing()
+        transport = self._transport
+        if transport is None or self._lost or transport.is_closing():
+            return
+        transport.write(data)
+        if not self._full and transport.get_write_buffer_size() > WRITE_HIGH_BYTES:
+            self._full = True
+            self._owner.pause_writing()
 
     def pause_reading(self) -> None:
         if self._transport and not self._transport.is_closing():
@@ -130,13 +131,13 @@ class TransportLink(asyncio.Protocol):
 class KernelLink:
     """A link over its own socket: recvmsg gives each read the kernel's stamp of its last segment.
 
-    A read without a control message takes the realtime clock instead and is counted in
-    `unstamped`.
+    A read without a control message takes the realtime clock instead; the owner is told.
     """
 
     __slots__ = (
         "_broken", "_buffers", "_closed", "_closing", "_fd", "_hangups", "_loop", "_owner",
-        "_paused_owner", "_reading", "_sock", "_unsent", "_unsent_bytes", "_view", "unstamped",
+        "_paused_owner", "_reading", "_received", "_recvmsg_into", "_sock", "_unsent",
+        "_unsent_bytes", "_view",
     )  # fmt: skip
 
     def __init__(
@@ -150,8 +151,10 @@ class KernelLink:
         self._loop = loop
         self._hangups = hangups
         self._sock = sock
+        self._recvmsg_into = sock.recvmsg_into
         self._fd = sock.fileno()
         self._owner = owner
+        self._received = owner.data_received
         self._buffers = [buffer]
         self._view = memoryview(buffer)
         self._unsent: list[memoryview] = []
@@ -161,7 +164,6 @@ class KernelLink:
         self._closed = False
         self._closing = False
         self._broken = False
-        self.unstamped = 0
         hangups.watch(self._fd, self._hung_up)
         self.resume_reading()
 
@@ -169,7 +171,7 @@ class KernelLink:
     def _readable(self) -> bool:
         """One read; whether there may be more to read."""
         try:
-            size, ancillary, _, _ = self._sock.recvmsg_into(self._buffers, _ANCILLARY_BYTES)
+            size, ancillary, _, _ = self._recvmsg_into(self._buffers, _ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
@@ -180,15 +182,13 @@ class KernelLink:
             self._owner.eof_received()
             self._lose(None)
             return False
-        for _, kind, data in ancillary:
+        for _, kind, told in ancillary:
             if kind == SO_TIMESTAMPNS:
-                seconds, nanoseconds = TIMESPEC.unpack(data)
-                stamp = seconds + nanoseconds * 1e-9
-                break
-        else:
-            stamp = time.time()
-            self.unstamped += 1
-        self._owner.data_received(self._view[:size], stamp)
+                seconds, nanoseconds = _timespec(told)
+                self._received(self._view[:size], seconds + nanoseconds * 1e-9)
+                return True
+        self._owner.unstamped()
+        self._received(self._view[:size], time.time())
         return True
 
     def pause_reading(self) -> None:

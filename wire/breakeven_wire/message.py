@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from breakeven.value import value
+
 Headers = tuple[tuple[bytes, bytes], ...]
 """Name and value pairs in the order of the wire; names keep their case."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Request:
     """A request to write.
 
@@ -20,6 +22,7 @@ class Request:
             are built here, so that they cannot contradict the body.
         body: the whole body, unless `stream` is given; sent without a copy.
         stream: an int (the body's length) or "chunked": the body follows by `Exchange.write`.
+        lines: more header lines, each encoded and ended by CRLF; none of them Host or framing.
     """
 
     method: bytes
@@ -27,14 +30,13 @@ class Request:
     headers: Headers = ()
     body: bytes = b""
     stream: int | Literal["chunked"] | None = None
+    lines: bytes = b""
 
 
 def first_values(headers: Headers) -> dict[bytes, bytes]:
     """Lower-case name → the first value of that name."""
-    found: dict[bytes, bytes] = {}
-    for name, value in headers:
-        found.setdefault(name.lower(), value)
-    return found
+    # Backwards, so that the first of two equal names is the one that stays.
+    return {name.lower(): told for name, told in reversed(headers)}
 
 
 def only_chunked(headers: Headers) -> bool:
@@ -48,9 +50,12 @@ def only_chunked(headers: Headers) -> bool:
 
 
 class ResponseHead:
-    """Status line and headers of a response, as received. Not to be changed."""
+    """Status line and headers of a response, as received. Not to be changed.
 
-    __slots__ = ("_first", "headers", "http_version", "reason", "status")
+    `first` has the first value of each field by its lower-case name.
+    """
+
+    __slots__ = ("first", "headers", "http_version", "reason", "status")
 
     def __init__(
         self, status: int, reason: bytes, headers: Headers, http_version: str = "1.1"
@@ -59,14 +64,14 @@ class ResponseHead:
         self.reason = reason
         self.headers = headers
         self.http_version = http_version
-        self._first = first_values(headers)
+        self.first = first_values(headers)
 
     def __repr__(self) -> str:
         return f"ResponseHead({self.status}, {len(self.headers)} headers)"
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a header (name in lower case), or None."""
-        return self._first.get(name)
+        return self.first.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +95,22 @@ _BODYLESS_METHODS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE",
 
 def encode_head(request: Request, authority: bytes, prefix: bytes) -> bytes:
     """The bytes of a request's head, with Host and the one framing header it needs."""
-    parts = [request.method, b" ", prefix, request.target, b" HTTP/1.1\r\n"]
-    has_host = False
-    for name, value in request.headers:
-        has_host = has_host or name.lower() == b"host"
-        parts += (name, b": ", value, b"\r\n")
-    if not has_host:
-        parts += (b"Host: ", authority, b"\r\n")
-    if request.stream == "chunked":
-        parts.append(b"Transfer-Encoding: chunked\r\n")
-    elif request.stream is not None:
-        parts.append(b"Content-Length: %d\r\n" % request.stream)
-    elif request.body or request.method not in _BODYLESS_METHODS:
-        parts.append(b"Content-Length: %d\r\n" % len(request.body))
-    parts.append(b"\r\n")
-    return b"".join(parts)
+    host: bytes = b"Host: %b\r\n" % authority
+    lines = request.lines
+    if request.headers:
+        lines += b"".join([b"%b: %b\r\n" % pair for pair in request.headers])
+        if any(name.lower() == b"host" for name, _ in request.headers):
+            host = b""
+    stream = request.stream
+    if stream is None:
+        if request.body or request.method not in _BODYLESS_METHODS:
+            framing = b"Content-Length: %d\r\n" % len(request.body)
+        else:
+            framing = b""
+    elif stream == "chunked":
+        framing = b"Transfer-Encoding: chunked\r\n"
+    else:
+        framing = b"Content-Length: %d\r\n" % stream
+    return b"%b %b%b HTTP/1.1\r\n%b%b%b\r\n" % (
+        request.method, prefix, request.target, lines, host, framing,
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from breakeven.report import Ending as StreamEnding
 from breakeven.report import StreamReport
 from breakeven.slo import SLO, Outcome, Verdict, classify
 from breakeven.stream import StreamObserver
+from breakeven.value import value
 from breakeven_proxy.config import OTHER
 from breakeven_proxy.observe.bound import MAX_ACCEPTED_LENGTH, ArmMeters, length_class
 from breakeven_proxy.observe.metrics import Metrics
@@ -31,7 +32,7 @@ STREAM_ENDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Metered:
     """One finished metered request, for those who record or trace it. Numbers and fixed words."""
 
@@ -245,7 +246,7 @@ class RequestObservation:
         self._meter.open_requests.discard(self)
         report, body = None, None
         if self._stream is not None:
-            report = self._stream.finish(ending.stamp, STREAM_ENDINGS[ending.close])
+            report = self._stream.finish(ending.stamp, _stream_ending(ending.close))
         elif self._json is not None and ending.close is Close.COMPLETE:
             body = parse_body(bytes(self._json))
             self._json = None
@@ -255,7 +256,8 @@ class RequestObservation:
         if self._unread is not None and verdict is Verdict.GOOD:
             verdict = Verdict.UNMEASURED  # nobody saw whether it was whole
         usage = _usage(report, body)
-        self._meter.note_failure(self._arm.arm, ending.failure)
+        if ending.failure is not None:
+            self._meter.note_failure(self._arm.arm, ending.failure)
         self._count(ending, verdict, usage, duration)
         if report is not None:
             self._count_stream(report)
@@ -270,11 +272,11 @@ class RequestObservation:
     def _outcome(
         self, ending: Ending, report: StreamReport | None, body: Body | None, duration: float
     ) -> Outcome:
-        close = STREAM_ENDINGS[ending.close]
         if report is not None and ending.status is not None and ending.status < 400:
             outcome = Outcome.of_stream(report, status=ending.status)
             stepped = ending.exchange is not None and ending.exchange.clock_stepped
             return _without_times(outcome) if stepped else outcome
+        close = _stream_ending(ending.close)
         if body is not None and (ending.status or 500) < 400:
             return Outcome.of_body(body, e2e_s=duration, status=ending.status, ending=close)
         return Outcome(
@@ -289,19 +291,19 @@ class RequestObservation:
         self, ending: Ending, verdict: Verdict, usage: Usage | None, duration: float
     ) -> None:
         cohort = self._cohort
-        cohort.loads[self._load].verdicts[verdict].inc()
+        cohort.loads[self._load].verdicts[verdict].value += 1
         prompt = usage.prompt_tokens if usage is not None else None
         output = usage.completion_tokens if usage is not None else None
-        self._arm.by_length[length_class(prompt), length_class(output), verdict].inc()
+        self._arm.by_length[length_class(prompt), length_class(output), verdict].value += 1
         if ending.close is Close.COMPLETE and (ending.status or 500) < 400:
             cohort.duration.observe(duration)
             if self._unread is not None:
                 self._arm.unread[self._unread].inc()
-            self._arm.usage_known[output is not None].inc()
+            self._arm.usage_known[output is not None].value += 1
         if output is not None:
-            cohort.completion_tokens.inc(output)
+            cohort.completion_tokens.value += output
         if prompt is not None:
-            cohort.prompt_tokens.inc(prompt)
+            cohort.prompt_tokens.value += prompt
         if ending.backpressured:
             self._arm.backpressured.inc()
 
@@ -312,20 +314,19 @@ class RequestObservation:
             cohort.ttft.observe(report.ttft_s)
         if report.burst_gap_max_s is not None:
             cohort.max_gap.observe(report.burst_gap_max_s)
-        if report.tpot_s is not None:
-            cohort.tpot.observe(report.tpot_s)
         if report.decode_tokens and report.decode_s is not None:
-            load.decode_seconds.inc(report.decode_s)
-            load.decode_tokens.inc(report.decode_tokens)
-        arm.merged_reads.inc(report.merged_reads)
-        arm.unobserved_gaps.inc(report.unobserved_gaps)
-        arm.token_known[True].inc(report.events_counted)
-        arm.token_known[False].inc(report.events - report.events_counted)
+            cohort.tpot.observe(report.decode_s / report.decode_tokens)
+            load.decode_seconds.value += report.decode_s
+            load.decode_tokens.value += report.decode_tokens
+        arm.merged_reads.value += report.merged_reads
+        arm.unobserved_gaps.value += report.unobserved_gaps
+        arm.token_known[True].value += report.events_counted
+        arm.token_known[False].value += report.events - report.events_counted
 
     def _count_spec(self, spec: SpecBlock | None, report: StreamReport | None) -> None:
         arm, cohort = self._arm, self._cohort
         load = cohort.loads[self._load]
-        arm.spec_reports[spec is not None].inc()
+        arm.spec_reports[spec is not None].value += 1
         if report is not None and report.decode_tokens and report.stream_cycles:
             # One event a step, so tokens after the first event / events after it estimates M.
             cycles, _, _, committed = load.spec["stream"]
@@ -378,6 +379,11 @@ class RequestObservation:
                 failed = error
         if failed is not None:
             raise failed
+
+
+def _stream_ending(close: Close) -> StreamEnding:
+    """An Enum's hash is a Python function, so the usual one is not looked up in the table."""
+    return StreamEnding.COMPLETE if close is Close.COMPLETE else STREAM_ENDINGS[close]
 
 
 def _usage(report: StreamReport | None, body: Body | None) -> Usage | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from breakeven_proxy.relay.deadline import Deadline
-from breakeven_proxy.relay.heads import own_answer
+from breakeven_proxy.relay.heads import AnswerHeads, own_answer
 from breakeven_proxy.relay.incoming import Fault, Incoming, IncomingParser
 from breakeven_proxy.relay.seams import Desk
 from breakeven_proxy.relay.splice import Splice
@@ -52,6 +52,7 @@ class RelayServer:
         self.desk = desk
         self.limits = limits
         self.loop = asyncio.get_running_loop()
+        self.answers = AnswerHeads()
         self.connections: set[ClientConnection] = set()
         self.draining = False
         self.telemetry_errors = 0
@@ -182,7 +183,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _serve(self, incoming: Incoming) -> None:
         self._deadline.clear()
-        self._upload_due = self._server.loop.time() + self._limits.body_s
+        if not incoming.complete:
+            self._upload_due = self._server.loop.time() + self._limits.body_s
         if incoming.fault is not None:
             self._refuse(incoming.fault, head_only=incoming.method == b"HEAD")
             return
@@ -224,6 +226,13 @@ class ClientConnection(asyncio.Protocol):
         if self._gone or self._lingering:
             return
         requests = self._parser.requests
+        if not self._paused_for and (
+            not requests
+            or (len(requests) == 1 and requests[0].complete and not requests[0].waiting_bytes)
+        ):
+            if self._splice is not None:
+                self._deadline.clear()
+            return  # nothing waits: the common case
         waiting = sum(request.waiting_bytes for request in requests)
         ahead = waiting > UPLOAD_HIGH_BYTES or len(requests) > 1 + MAX_PIPELINED
         if ahead:

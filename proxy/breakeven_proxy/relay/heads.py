@@ -6,11 +6,11 @@ RFC 9110 section 7.6.1 (Connection and hop-by-hop fields), RFC 9112 section 6 (f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import orjson
 
+from breakeven.value import value
 from breakeven_proxy.relay.incoming import Fault, Incoming
 from breakeven_wire import Headers, ResponseHead
 from breakeven_wire.message import NO_BODY_STATUSES, only_chunked
@@ -41,33 +41,37 @@ OWN = b"x-breakeven-"
 
 
 NONE: frozenset[bytes] = frozenset()
-ANY = {b"connection": b""}
 
 
 def connection_names(headers: Headers, first: Mapping[bytes, bytes]) -> frozenset[bytes]:
     """The lower-case field names that Connection lists; `first`: see `Incoming`."""
-    if b"connection" not in first:
-        return NONE
+    told = first.get(b"connection")
+    if told is None or (told.lower() == b"keep-alive" and len(first) == len(headers)):
+        return NONE  # what nearly every client says; Keep-Alive goes no further anyway
     found: set[bytes] = set()
-    for name, value in headers:
+    for name, tokens in headers:
         if name.lower() == b"connection":
-            found.update(token.strip().lower() for token in value.split(b","))
+            found.update(token.strip().lower() for token in tokens.split(b","))
     return frozenset(found)
 
 
-def request_headers(incoming: Incoming, *, keep_expect: bool, instead: Headers = ()) -> Headers:
-    """The fields of a request that go on to the engine; `instead` replaces those of its names."""
+def request_lines(incoming: Incoming, *, keep_expect: bool, instead: Headers = ()) -> bytes:
+    """The fields of a request that go on to the engine, encoded, without Host and framing.
+
+    `instead` replaces those of its names.
+    """
     headers = incoming.headers
     named = connection_names(headers, incoming.first)
     drop = _DROP_FROM_REQUEST if keep_expect else _DROP_WITH_EXPECT
     if named or instead:
         drop = drop | named | {name for name, _ in instead}
-    passed = tuple(
-        (name, value)
-        for name, value in headers
-        if (low := name.lower()) not in drop and not low.startswith(OWN)
-    )
-    return passed + instead
+    passed = [
+        b"%b: %b\r\n" % pair
+        for pair in headers
+        if (low := pair[0].lower()) not in drop and not low.startswith(OWN)
+    ]
+    passed += [b"%b: %b\r\n" % pair for pair in instead]
+    return b"".join(passed)
 
 
 _DROP_FROM_REQUEST = HOP_BY_HOP | REBUILT
@@ -77,7 +81,7 @@ _DROP_WITH_EXPECT = _DROP_FROM_REQUEST | {b"expect"}
 def response_headers(head: ResponseHead) -> list[tuple[bytes, bytes]]:
     """The fields of a response that go on to the client."""
     headers = head.headers
-    named = NONE if head.get(b"connection") is None else connection_names(headers, ANY)
+    named = connection_names(headers, head.first)
     drop = HOP_BY_HOP | {b"content-length"} | named if named else _DROP_FROM_RESPONSE
     return [(name, value) for name, value in headers if name.lower() not in drop]
 
@@ -107,7 +111,7 @@ def _reason(status: int) -> bytes:
         return b""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AnswerHead:
     """A response head for the client, and how its body is framed."""
 
@@ -147,6 +151,29 @@ def answer_head(
     return AnswerHead(_encode(head.status, head.reason, fields), chunked, keep_alive)
 
 
+class AnswerHeads:
+    """Makes answer heads; an engine's heads of one second are mostly equal, so the last is kept."""
+
+    __slots__ = ("_answer", "_key")
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._answer: AnswerHead
+
+    def answer(
+        self, head: ResponseHead, incoming: Incoming, *, keep_alive: bool, resized: bool
+    ) -> AnswerHead:
+        """See `answer_head`."""
+        key = (
+            head.headers, head.status, head.reason, incoming.method == b"HEAD",
+            incoming.http_version, keep_alive, resized,
+        )  # fmt: skip
+        if key != self._key:
+            self._answer = answer_head(head, incoming, keep_alive=keep_alive, resized=resized)
+            self._key = key
+        return self._answer
+
+
 def is_event_stream(head: ResponseHead) -> bool:
     """Whether the response is server-sent events."""
     kind = head.get(b"content-type")
@@ -173,26 +200,25 @@ def _encode(status: int, reason: bytes, fields: list[tuple[bytes, bytes]]) -> by
     return status_line(status, reason) + lines + b"\r\n"
 
 
-def head_problem(incoming: Incoming) -> Fault | None:
-    """What makes a parsed head unservable (RFC 9112 sections 2.3, 3.2, 6.1)."""
-    if incoming.http_version not in ("1.0", "1.1"):
+def head_problem(incoming: Incoming, target: bytes) -> Fault | None:
+    """What makes a parsed head unservable (RFC 9112 sections 2.3, 3.2, 6.1); target: origin-form"""
+    version, first = incoming.http_version, incoming.first
+    if version not in ("1.0", "1.1"):
         return Fault(505, "this proxy speaks HTTP/1.1")
-    first = incoming.first
-    if b"host" not in first:
-        hosts = 0
-    else:
+    hosts = int(b"host" in first)
+    if hosts and len(first) != len(incoming.headers):  # some field came twice
         hosts = sum(name.lower() == b"host" for name, _ in incoming.headers)
-    if hosts > 1 or (hosts == 0 and incoming.http_version == "1.1"):
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
         return Fault(400, "exactly one Host header is needed")
-    if incoming.http_version == "1.0" and b"transfer-encoding" in first:
-        return Fault(400, "HTTP/1.0 knows no Transfer-Encoding")
-    if b"transfer-encoding" in first and not only_chunked(incoming.headers):
-        return Fault(501, "the only transfer coding known is chunked")
-    expect = incoming.get(b"expect")
+    if b"transfer-encoding" in first:
+        if version == "1.0":
+            return Fault(400, "HTTP/1.0 knows no Transfer-Encoding")
+        if not only_chunked(incoming.headers):
+            return Fault(501, "the only transfer coding known is chunked")
+    expect = first.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         return Fault(417, "only Expect: 100-continue is known")
-    target = origin_form(incoming.target)
-    if not target.startswith(b"/") and not (target == b"*" and incoming.method == b"OPTIONS"):
+    if target[:1] != b"/" and not (target == b"*" and incoming.method == b"OPTIONS"):
         return Fault(400, "the request target must be a path or an http URL")
     return None
 
@@ -204,6 +230,8 @@ def wants_continue(incoming: Incoming) -> bool:
 
 def origin_form(target: bytes) -> bytes:
     """The path and query of a request target; an absolute URL loses its authority."""
+    if target[:1] == b"/":
+        return target if b"#" not in target else target.partition(b"#")[0]
     low = target[:8].lower()
     if low.startswith((b"http://", b"https://")):
         rest = target.split(b"://", 1)[1]

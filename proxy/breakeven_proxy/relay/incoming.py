@@ -6,7 +6,7 @@ the requests, so that pipelined requests before it are still answered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httptools
 
@@ -22,25 +22,32 @@ class Fault:
     message: str
 
 
-@dataclass(slots=True)
 class Incoming:
     """A request as far as it has come. `parts` holds body bytes that were not taken yet.
 
     `first` has the first value of each field by its lower-case name.
     """
 
-    method: bytes
-    target: bytes
-    headers: Headers
-    http_version: str
-    keep_alive: bool
-    first: dict[bytes, bytes] = field(default_factory=dict)
-    parts: list[bytes] = field(default_factory=list)
-    waiting_bytes: int = 0
-    body_bytes: int = 0
-    trailers: Headers = ()
-    complete: bool = False
-    fault: Fault | None = None
+    __slots__ = (
+        "body_bytes", "complete", "fault", "first", "headers", "http_version", "keep_alive",
+        "method", "parts", "target", "trailers", "waiting_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self, method: bytes, target: bytes, headers: Headers, http_version: str, keep_alive: bool
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.http_version = http_version
+        self.keep_alive = keep_alive
+        self.first = first_values(headers)
+        self.parts: list[bytes] = []
+        self.waiting_bytes = 0
+        self.body_bytes = 0
+        self.trailers: Headers = ()
+        self.complete = False
+        self.fault: Fault | None = None
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a header (name in lower case), or None."""
@@ -53,7 +60,9 @@ class Incoming:
 
 
 def _failed(fault: Fault) -> Incoming:
-    return Incoming(b"", b"", (), "1.1", False, complete=True, fault=fault)
+    incoming = Incoming(b"", b"", (), "1.1", False)
+    incoming.complete, incoming.fault = True, fault
+    return incoming
 
 
 class IncomingParser:
@@ -128,16 +137,15 @@ class IncomingParser:
     def on_url(self, url: bytes) -> None:
         self._told = True
         self._url += url
-        self._count_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._head_limit:
+            self._head_too_large()
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
         self._told = True
         value = value or b""
         self._headers.append((name, value))
-        self._count_head(len(name) + len(value) + 4)
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
+        self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._head_limit:
             self._head_too_large()
 
@@ -145,14 +153,13 @@ class IncomingParser:
         if self.broken:
             return
         self.in_head = False
-        headers = tuple(self._headers)
+        parser = self._parser
         self._current = Incoming(
-            self._parser.get_method(),
+            parser.get_method(),
             self._url,
-            headers,
-            self._parser.get_http_version(),
-            self._parser.should_keep_alive(),
-            first_values(headers),
+            tuple(self._headers),
+            parser.get_http_version(),
+            parser.should_keep_alive(),
         )
         self._headers = []  # what comes now are trailers
         self._head_bytes = 0
@@ -167,13 +174,15 @@ class IncomingParser:
         if self.broken or current is None:
             return
         current.parts.append(body)
-        current.waiting_bytes += len(body)
-        current.body_bytes += len(body)
+        size = len(body)
+        current.waiting_bytes += size
+        current.body_bytes += size
         if current.body_bytes > self._body_limit:
             self._fault(Fault(413, f"request body is larger than {self._body_limit} bytes"))
 
     def on_message_complete(self) -> None:
         current = self._current
         if not self.broken and current is not None:
-            current.trailers = tuple(self._headers)
+            if self._headers:
+                current.trailers = tuple(self._headers)
             current.complete = True

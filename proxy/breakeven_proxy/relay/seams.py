@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
+from breakeven.value import value
 from breakeven_wire import EnginePool, Exchange, Failure, Headers, ResponseHead
 from breakeven_wire.message import first_values
 
@@ -56,7 +57,7 @@ class Arrival:
         return self.first.get(name)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ending:
     """All that the relay knows when a request is over.
 

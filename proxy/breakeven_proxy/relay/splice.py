@@ -7,17 +7,15 @@ place is given back, an observation ended and the engine's connection freed exac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, ParamSpec
+from typing import TYPE_CHECKING, Literal
 
 from breakeven_proxy.relay.heads import (
-    answer_head,
     head_problem,
     informational_head,
     origin_form,
     own_answer,
     passed_trailers,
-    request_headers,
+    request_lines,
     trailer_fields,
     wants_continue,
 )
@@ -37,9 +35,9 @@ from breakeven_wire import (
 if TYPE_CHECKING:
     from breakeven_proxy.relay.client import ClientConnection, RelayServer
 
-P = ParamSpec("P")
-
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+LAST_CHUNK = b"0\r\n\r\n"
 
 BACKLOG_READ_BYTES = 32768
 """After a pause, reads this large are still backlog: their gaps say nothing of the engine."""
@@ -50,8 +48,8 @@ class Splice(ExchangeHandler):
 
     __slots__ = (
         "_arrival", "_backlog", "_backpressured", "_body_ended", "_chunked", "_client",
-        "_complete_at", "_done", "_exchange", "_incoming", "_keep_alive", "_paused", "_problem",
-        "_response_bytes", "_server", "_stamp", "_status", "_telling", "_transform", "_visit",
+        "_complete_at", "_done", "_exchange", "_held", "_incoming", "_keep_alive", "_paused",
+        "_problem", "_response_bytes", "_server", "_stamp", "_status", "_transform", "_visit",
         "_whole",
     )  # fmt: skip
 
@@ -64,7 +62,6 @@ class Splice(ExchangeHandler):
         self._exchange: Exchange | None = None
         self._problem: Fault | None = None
         self._done = False
-        self._telling = True
         # the request's way
         self._whole: bytearray | None = None  # a body that is changed once it is complete
         self._body_ended = False
@@ -74,6 +71,7 @@ class Splice(ExchangeHandler):
         self._keep_alive = incoming.keep_alive
         self._chunked = False
         self._transform: Transform | None = None
+        self._held = b""  # bytes for the client that wait for those of the same read behind them
         self._paused = False
         self._backlog = False
         self._backpressured = False
@@ -84,7 +82,8 @@ class Splice(ExchangeHandler):
     def start(self) -> None:
         """Checks the head and enters at the desk."""
         incoming = self._incoming
-        problem = head_problem(incoming)
+        target = origin_form(incoming.target)
+        problem = head_problem(incoming, target)
         if problem is not None:
             self._done = True
             self._client.count_bad_request(problem.status)
@@ -92,11 +91,12 @@ class Splice(ExchangeHandler):
             self._answer(problem.status, problem.message)
             self._client.request_done(keep_alive=False)
             return
-        self._arrival = _arrival(incoming)
-        limit = self._server.limits.body_bytes
-        if (self._arrival.content_length or 0) > limit:
+        self._arrival = arrival = _arrival(incoming, target)
+        server = self._server
+        length, limit = arrival.content_length, server.limits.body_bytes
+        if length is not None and length > limit:
             self._problem = Fault(413, f"request body is larger than {limit} bytes")
-        visit = self._server.desk.enter(self._arrival, self)
+        visit = server.desk.enter(arrival, self)
         if not self._done:
             self._visit = visit
             if self._problem is not None:
@@ -115,7 +115,8 @@ class Splice(ExchangeHandler):
                 self._client.write(CONTINUE)
         else:
             self._begin(None)
-        self.request_came()
+        if not self._body_ended or self._incoming.fault is not None:
+            self.request_came()
         self._client.body_was_taken()  # one that waited in the queue may have been paused
 
     def refused(self, visit: Visit, refusal: Refusal) -> None:
@@ -150,7 +151,10 @@ class Splice(ExchangeHandler):
     def _take_body(self) -> bytes:
         data = self._incoming.take_body()
         if data and self._visit is not None:
-            self._tell(self._visit.observation.request_body, data)
+            try:
+                self._visit.observation.request_body(data)
+            except Exception:  # noqa: BLE001 - metering never breaks a stream; it is counted
+                self._telemetry_failed()
         return data
 
     def _fits(self, transform: Transform) -> bool:
@@ -176,10 +180,8 @@ class Splice(ExchangeHandler):
             stream = "chunked" if arrival.content_length is None else arrival.content_length
         if stream is None:
             self._note_complete()
-        headers = request_headers(
-            incoming, keep_expect=stream is not None, instead=visit.extra_headers
-        )
-        request = Request(arrival.method, arrival.target, headers, body or b"", stream)
+        lines = request_lines(incoming, keep_expect=stream is not None, instead=visit.extra_headers)
+        request = Request(arrival.method, arrival.target, (), body or b"", stream, lines)
         self._exchange = visit.pool.start(request, self)
         if self._paused:
             self._exchange.pause_reading()
@@ -244,50 +246,66 @@ class Splice(ExchangeHandler):
             self._client.write(informational_head(head))
 
     def on_head(self, head: ResponseHead, stamp: float) -> None:
-        visit, exchange = self._visit, self._exchange
+        visit, exchange, incoming = self._visit, self._exchange, self._incoming
         assert visit is not None
         assert exchange is not None
         self._stamp = stamp
-        self._tell(visit.observation.head, head, stamp)
-        if self._complete_at is not None and exchange.sent is not None:
-            self._tell(visit.observation.request_sent, self._complete_at, exchange.sent)
+        try:
+            visit.observation.head(head, stamp)
+            if self._complete_at is not None and exchange.sent is not None:
+                visit.observation.request_sent(self._complete_at, exchange.sent)
+        except Exception:  # noqa: BLE001 - metering never breaks a stream; it is counted
+            self._telemetry_failed()
         if self._transform is not None and not self._transform.response_head(head):
             self._transform = None
-        if not self._incoming.complete or self._server.draining:
+        if not incoming.complete or self._server.draining:
             self._keep_alive = False
-        answer = answer_head(
-            head, self._incoming, keep_alive=self._keep_alive, resized=self._transform is not None
+        answer = self._server.answers.answer(
+            head, incoming, keep_alive=self._keep_alive, resized=self._transform is not None
         )
         self._status, self._chunked = head.status, answer.chunked
         self._keep_alive = answer.keep_alive
-        self._client.write(answer.data)
+        if exchange.more:
+            self._held = answer.data
+        else:
+            self._client.write(answer.data)
 
     def on_body(self, data: bytes, stamp: float) -> None:
+        visit, exchange = self._visit, self._exchange
         self._stamp = stamp
-        transform = self._transform
-        if transform is None:
-            self._send(data)
+        if self._transform is not None:
+            self._send(self._transform.response(data), more=exchange.more)  # type: ignore[union-attr]
+        elif self._chunked and exchange.frame is not None:  # type: ignore[union-attr]
+            self._response_bytes += len(data)
+            self._client.write(exchange.frame)  # type: ignore[union-attr]
         else:
-            self._send(transform.response(data))
-        if self._telling:
-            try:
-                self._visit.observation.body(data, stamp, self._backlog)  # type: ignore[union-attr]
-            except Exception:  # noqa: BLE001 - metering never breaks a stream; it is counted
-                self._telemetry_failed()
+            self._send(data, more=exchange.more)  # type: ignore[union-attr]
+        try:
+            visit.observation.body(data, stamp, self._backlog)  # type: ignore[union-attr]
+        except Exception:  # noqa: BLE001 - metering never breaks a stream; it is counted
+            self._telemetry_failed()
         if self._backlog and not self._paused and len(data) < BACKLOG_READ_BYTES:
             self._backlog = False
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes, *, more: bool) -> None:
+        """Body bytes for the client, behind what is held; `more` of the same read follows."""
+        out = self._held
         if data:
             self._response_bytes += len(data)
-            self._client.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            out += b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        self._held = out if more else b""
+        if out and not more:
+            self._client.write(out)
 
     def on_end(self, trailers: Headers, stamp: float) -> None:
         self._stamp = stamp
         if self._transform is not None:
-            self._send(self._transform.response_end())
+            self._send(self._transform.response_end(), more=True)
+        out = self._held
         if self._chunked:
-            self._client.write(b"0\r\n" + trailer_fields(trailers) + b"\r\n")
+            out += b"0\r\n" + trailer_fields(trailers) + b"\r\n" if trailers else LAST_CHUNK
+        if out:
+            self._client.write(out)
         self._over(Close.COMPLETE)
         self._client.request_done(keep_alive=self._keep_alive)
 
@@ -339,37 +357,32 @@ class Splice(ExchangeHandler):
             exchange.abort()  # nothing, when it has ended itself
         if visit is None:
             return
+        stamp = self._stamp
+        if stamp is None or close is not Close.COMPLETE:
+            stamp = visit.pool.now()
         try:
-            ending = Ending(
-                close,
-                self._status,
-                visit.pool.now() if self._stamp is None or close is not Close.COMPLETE
-                else self._stamp,
-                failure,
-                exchange,
-                self._backpressured,
-                self._incoming.body_bytes,
-                self._response_bytes,
-            )  # fmt: skip
-            self._tell(visit.observation.end, ending)
-        finally:
-            visit.leave()
-
-    def _tell(self, hear: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tells the observation; its faults are counted and never reach the stream."""
-        if not self._telling:
-            return
-        try:
-            hear(*args, **kwargs)
+            visit.observation.end(
+                Ending(
+                    close,
+                    self._status,
+                    stamp,
+                    failure,
+                    exchange,
+                    self._backpressured,
+                    self._incoming.body_bytes,
+                    self._response_bytes,
+                )
+            )
         except Exception:  # noqa: BLE001 - metering never breaks a stream; it is counted
             self._telemetry_failed()
+        finally:
+            visit.leave()
 
     def _telemetry_failed(self) -> None:
         self._server.count_telemetry_error()
 
 
-def _arrival(incoming: Incoming) -> Arrival:
-    target = origin_form(incoming.target)
+def _arrival(incoming: Incoming, target: bytes) -> Arrival:
     length = incoming.get(b"content-length")
     return Arrival(
         incoming.method,
