@@ -22,6 +22,9 @@ DEFAULT_WINDOW_S = 600.0
 # Least time between two switches for load; safety never waits for it.
 DEFAULT_DWELL_S = 600.0
 _SLOTS = 60
+# Samples come once a second; a late one on a busy machine is no silence. Longer than the window
+# only where that is a few seconds.
+_SILENCE_S = 5.0
 
 
 class _Slot(NamedTuple):
@@ -45,8 +48,8 @@ class LoadWindow:
         self._last = (-math.inf, 0.0)
 
     def record(self, now: float, load: float) -> None:
-        """Add one sample. A silence longer than the window starts the observation again."""
-        if self._first_s is None or now - self._last[0] > max(self._window_s, 1.0):
+        """Add one sample. A silence longer than the window (5 s at least) starts it again."""
+        if self._first_s is None or now - self._last[0] > max(self._window_s, _SILENCE_S):
             self._slots.clear()
             self._first_s = now
         self._last = (now, load)

@@ -100,6 +100,24 @@ def test_window_is_silent_until_it_was_observed_whole() -> None:
     assert window.mean(400) is None
 
 
+def test_a_late_look_is_no_silence() -> None:
+    """A window of 1 s, looked at once a second and a bit: its mean is the sample of that second.
+
+    A look that comes later than the window, as every one does here, must not start the observation
+    again, or such a gateway never decides.
+    """
+    window = LoadWindow(1)
+    window.record(0.0, 4.0)
+    assert window.mean(0.0) is None
+    for i in range(1, 20):
+        window.record(i * 1.004, 7.0)
+        assert window.mean(i * 1.004) == 7.0
+    window.record(19 * 1.004 + 4.9, 9.0)  # a machine that stood still for five seconds
+    assert window.mean(19 * 1.004 + 4.9) == 9.0
+    window.record(200.0, 1.0)
+    assert window.mean(200.0) is None
+
+
 def test_window_memory_does_not_grow_with_samples() -> None:
     """A hundred thousand samples stay in 61 slots."""
     window = LoadWindow(10)

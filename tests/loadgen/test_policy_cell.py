@@ -1,4 +1,4 @@
-"""The policy cell: its arithmetic, what it refuses to judge, and its profile against pure steering."""
+"""The policy cell: arithmetic, what it refuses to judge, its profile against pure steering."""
 
 from __future__ import annotations
 

@@ -11,12 +11,13 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "real-gpu.md"
 
 
 def test_the_grid_of_the_gpu_page_is_valid(tmp_path: Path) -> None:
-    """The GRID.yaml of the page passes the grid's checks; arms differ in the draft alone."""
+    """The GRID.yaml of the page passes, gateway and all; arms differ in the draft alone."""
     found = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    assert len(found) == 1
+    assert len(found) == 2
     path = tmp_path / "GRID.yaml"
-    path.write_text(found[0], "utf-8")
+    path.write_text("".join(found), "utf-8")
     config = read_grid_config(path)
+    assert config.gateway is not None
     baseline = config.arms[config.baseline].launch
     for name, arm in config.arms.items():
         assert arm.launch[: len(baseline)] == baseline, name

@@ -11,8 +11,8 @@ from typing import Literal
 
 from ..judge.dataset import Traffic
 
-Rates = Literal["all", "peak", "low"]
-Arms = Literal["baseline", "first", "second", "further", "all", "candidates"]
+Rates = Literal["all", "peak", "low", "gateway"]
+Arms = Literal["baseline", "first", "second", "further", "all", "candidates", "gateway"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Cell:
     """One run cell.
 
     Attributes:
-        arms: which arms, candidates in the order of GRID.yaml; rates: at which rates.
+        arms: which arms, candidates in the order of GRID.yaml; rates: at which rates. `gateway`:
+            those that the gateway gives its traffic to, at rates around its thresholds.
         traffic: what is replayed. asks: the question that the cell answers.
         before_promotion: not one of the six; run before a canary.
     """
@@ -42,6 +43,7 @@ CELLS: dict[str, Cell] = {
     "warm_cache": Cell("all", "low", "warm_cache", "with a warm prefix cache", True),
     "long_context": Cell("all", "low", "long_context", "with long contexts", True),
     "cancellation": Cell("all", "low", "cancellation", "when clients go away", True),
+    "policy": Cell("gateway", "gateway", "policy", "does the gateway follow", True),
 }
 
 
@@ -62,5 +64,6 @@ def arms_of(cell: str, baseline: str, candidates: Sequence[str]) -> list[str]:
         "further": list(candidates[2:]),
         "candidates": list(candidates),
         "all": [baseline, *candidates],
+        "gateway": [],  # which arm serves is what the cell asks
     }
     return names[CELLS[cell].arms]

@@ -9,7 +9,7 @@ import click
 import orjson
 
 from breakeven.errors import InputError
-from breakeven.exitcodes import ExitCode
+from breakeven.exitcodes import ExitCode, first_of
 
 from .policy_command import policy_command
 
@@ -64,7 +64,10 @@ def plan_command(grid: Path, out: str | None, as_json: bool) -> None:
 @GRID_FILE
 @click.option("--out", required=True, help="Result folder of the grid.")
 def run_command(grid: Path, out: str) -> ExitCode:
-    """Run the grid into --out; a grid that was killed goes on at the next run."""
+    """Run the grid into --out; a grid that was killed goes on at the next run.
+
+    Exits 4 where a run's gate failed (no evidence), 5 where only the policy cell did not pass.
+    """
     return _run(grid, Path(out))
 
 
@@ -91,14 +94,17 @@ def _run(grid: Path, folder: Path) -> ExitCode:
     record, windows = make_plan(config, grid.parent)
     job = Job(folder, config, record, windows, grid.parent, _progress)
     try:
-        failed = run(job)
+        finished = run(job)
     except Interrupted as stop:
         click.echo(f"loadgen: {stop} {grid} --out {folder}", err=True)
         return ExitCode.INTERRUPTED
-    for line in failed:
+    for line in (*finished.gates, *finished.policy):
         click.echo(line, err=True)
     click.echo(f"{folder}: finished; next: loadgen decide {folder}")
-    return ExitCode.NOT_EVIDENCE if failed else ExitCode.OK
+    return first_of([
+        ExitCode.NOT_EVIDENCE if finished.gates else ExitCode.OK,
+        ExitCode.THRESHOLD_MISSED if finished.policy else ExitCode.OK,
+    ])  # fmt: skip
 
 
 def _progress(line: str) -> None:

@@ -21,6 +21,7 @@ from breakeven.units import Seconds, parse_rate
 from ..judge.dataset import ContractRecord
 from ..judge.statistics import DEFAULT_BLOCKS
 from .cells import CELLS
+from .gateway import GatewayConfig, check_gateway
 
 TARGET_KEYS = ("model", "note", *PINS)
 """What `target` may pin; `model` is also the name that requests ask for."""
@@ -102,7 +103,7 @@ class GridConfig:
     """GRID.yaml; see the skeleton in the README.
 
     `prefix_cache`: reset (asked of each engine before each run) | keep. `long_context`: a trace
-    for that cell. `aa`: run the baseline twice in each block.
+    for that cell. `aa`: run the baseline twice in each block. `gateway`: adds the cell `policy`.
     """
 
     target: dict[str, str | None] = field(default_factory=dict)
@@ -133,6 +134,7 @@ class GridConfig:
     api_key_env: str | None = None
     stamps: Literal["kernel", "loop"] = "kernel"
     previous_deployable: bool | None = None
+    gateway: GatewayConfig | None = None
 
     @property
     def baseline(self) -> str:
@@ -191,6 +193,7 @@ def _check(config: GridConfig, file: str) -> None:
     if not 0 <= config.cancel_share <= 1:
         refuse("must be within 0 and 1", "cancel_share", config.cancel_share, "e.g. 0.05")
     _check_contract(config.contract, refuse)
+    check_gateway(config.gateway, config.cells, refuse)
 
 
 def _check_arm(name: str, arm: ArmConfig, refuse: object) -> None:

@@ -17,6 +17,7 @@ from ..traffic.formats import SYNTHETIC, load_trace
 from .blocks import orders
 from .cells import CELLS, arms_of, cell_of
 from .config import GridConfig, contract_of, fleet_of, slo_of
+from .gateway import CELL, gateway_record
 
 SETTLE_S = 2.0
 """Between two runs: connections close, the engine's last step ends."""
@@ -57,10 +58,17 @@ def make_plan(config: GridConfig, base: Path) -> tuple[GridRecord, Windows]:
         runs=tuple(runs),
         epsilon_s=config.epsilon if config.epsilon is not None else 0.002,
         seed=config.seed,
-        cells=config.cells,
+        cells=_cells(config),
+        gateway=gateway_record(config.gateway),
         previous_deployable=config.previous_deployable,
     )
     return record, windows
+
+
+def _cells(config: GridConfig) -> tuple[str, ...]:
+    """Those that were asked for, and `policy` where a gateway is given."""
+    more = config.gateway is not None and CELL not in config.cells
+    return (*config.cells, CELL) if more else config.cells
 
 
 def _arm(name: str, config: GridConfig) -> ArmRecord:
@@ -95,7 +103,7 @@ def _runs(config: GridConfig) -> list[PlannedRun]:
                 runs.append(_run(len(runs), cell, arm, load, config, block, position, repeat))
     for name in config.cells:
         extra = CELLS[name]
-        if extra.traffic in ("main", "restart"):
+        if extra.traffic in ("main", "restart", "policy"):
             continue
         if extra.traffic == "long_context" and config.long_context is None:
             continue
@@ -190,9 +198,14 @@ class Estimate:
 
 
 def estimate(record: GridRecord, done: int = 0) -> Estimate:
-    """Windows, warm-ups and settling; drains and launches come on top and are not guessed."""
+    """Windows, warm-ups and settling; drains and launches come on top and are not guessed.
+
+    The policy cell counts as one run: its whole profile.
+    """
     each = record.window_s + record.warmup_s + SETTLE_S
     left = len(record.runs) - done
     seconds = left * each
+    if record.gateway is not None:
+        left, seconds = left + 1, seconds + record.gateway.seconds
     hourly = sum(arm.fleet.usd_per_hour for arm in record.arms)
     return Estimate(left, seconds, hourly * seconds / 3600 if hourly > 0 else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 
 import click
@@ -33,14 +34,17 @@ def policy_command(
 ) -> ExitCode:  # fmt: skip
     """Drive the offered rate across a gateway's thresholds and check what it did.
 
-    Exit 5 unless it switched once per crossing, for load, and no request failed.
+    Exit 5 unless it switched once per crossing, for load, and no request failed. Waits first until
+    the gateway is idle and has seen so. A profile that cannot tell is refused with what would do:
+    rates whose noise over 30 s reaches a threshold, or levels too short for the gateway to follow.
 
     \b
     Example:
       loadgen grid policy --url http://127.0.0.1:8100 --admin http://127.0.0.1:8101 \\
-        --low 2 --high 20 --hold 90s --out out/policy
+        --low 2 --high 30 --hold 22m --out out/policy
     """
-    from .policy_cell import PolicyCell, run_policy_cell
+    from .policy_cell import run_policy_cell
+    from .policy_profile import PolicyCell
 
     cell = PolicyCell(
         url=url, admin=admin, out=out, low_rps=low, high_rps=high, hold_s=parse_duration(hold),
@@ -48,7 +52,9 @@ def policy_command(
         cycles=cycles, in_tokens=in_tokens, out_tokens=out_tokens, model=model, seed=seed,
         force=force,
     )  # fmt: skip
-    report = run_policy_cell(cell)
+    report = run_policy_cell(cell, say=_progress)
+    if report is None:
+        return ExitCode.INTERRUPTED
     if as_json:
         click.echo(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
     else:
@@ -69,6 +75,12 @@ def policy_command(
             gap, p99 = _ms(found.gap_max_s), _ms(found.gap_p99_s)
             click.echo(f"gaps {name:<12} n={found.requests}: p99 {p99}, longest {gap}")
     return ExitCode.OK if report.passed else ExitCode.THRESHOLD_MISSED
+
+
+def _progress(line: str) -> None:
+    """Progress is for somebody who watches: only on a terminal."""
+    if sys.stderr.isatty():
+        click.echo(line, err=True)
 
 
 def _ms(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Runs a planned grid: contract questions, then every run in order, then the restart cell.
+"""Runs a planned grid: contract questions, every run in order, the policy and the restart cell.
 
 Here: the order of things, what is skipped on resume, progress. Not here: one run (replay), what
 an arm is asked (contract), decisions (judge). A killed grid loses the run it was in, no more.
@@ -16,14 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from breakeven.errors import BreakevenError, InputError
+from breakeven.errors import BreakevenError, InputError, NotReadyError
 from breakeven.exitcodes import ExitCode
 from breakeven.units import format_duration
 from breakeven_wire import EnginePool, Headers, Origin
 
 from .. import config as settings
 from ..config import DEFAULT_EPSILON_S, ReplayConfig
-from ..judge.dataset import GRID, GridRecord, PlannedRun, read_record, write_extra, write_record
+from ..judge.dataset import (
+    GRID,
+    POLICY,
+    GridRecord,
+    PlannedRun,
+    read_record,
+    write_extra,
+    write_record,
+)
 from ..replay import results
 from ..replay.columns import Columns
 from ..replay.run import replay
@@ -34,7 +42,9 @@ from .asking import PROBE_PROMPT, Asker
 from .config import GridConfig, goodput_text
 from .contract import Messages, ask_arm, quality_counts
 from .engines import Engine, Engines
+from .gateway import look_ahead, policy_cell_of, run_policy
 from .plan import Windows, resolve, skip_of
+from .policy_profile import PolicyCell
 from .restart import restart_cell, served_model
 
 CALIBRATION = "calibration"
@@ -63,6 +73,16 @@ class Job:
     windows: Windows
     base: Path
     say: Say
+
+    @property
+    def policy(self) -> PolicyCell | None:
+        """The cell of the gateway, if one is given."""
+        if self.config.gateway is None:
+            return None
+        return policy_cell_of(
+            self.config.gateway, self.folder / POLICY, model=self.model, seed=self.config.seed,
+            timeout_s=self.config.timeout, api_key_env=self.config.api_key_env,
+        )  # fmt: skip
 
     @property
     def model(self) -> str | None:
@@ -103,22 +123,39 @@ def start(job: Job) -> None:
     write_record(job.folder, job.record)
 
 
-def run(job: Job) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What did not go as it should.
+
+    `gates`: "FOLDER: gate NAME failed" for each run that is no evidence; `policy`: why the policy
+    cell did not pass.
+    """
+
+    gates: tuple[str, ...]
+    policy: tuple[str, ...]
+
+
+def run(job: Job) -> Finished:
     """Run whatever has not finished yet.
 
-    Returns:
-        "FOLDER: gate NAME failed" for each run that is no evidence; empty where all are.
-
     Raises:
-        NotReadyError: an arm cannot be reached. Interrupted: stopped by the user.
+        InputError: the policy cell cannot judge the gateway that is given.
+        NotReadyError: an arm or the gateway cannot be reached. Interrupted: stopped by the user.
     """
     start(job)
+    if job.policy is not None:
+        look_ahead(job.policy, job.say)
     with Engines(job.folder / "logs", job.model) as engines:
         _contract(job, engines)
         _calibrate(job, engines)
         failed = _runs(job, engines)
+        try:
+            policy = _policy(job)  # before the restarts: they end engines that may stand behind it
+        except NotReadyError:
+            _restarts(job, engines)  # a gateway that is not there holds nothing else up
+            raise
         _restarts(job, engines)
-    return failed
+    return Finished(tuple(failed), tuple(policy))
 
 
 def done(folder: Path, run_: PlannedRun) -> bool:
@@ -318,6 +355,15 @@ async def _reset_prefix_cache(url: str, headers: Headers) -> bool:
 
 
 # --- after the runs -------------------------------------------------------------------------------
+
+
+def _policy(job: Job) -> list[str]:
+    if job.policy is None:
+        return []
+    found = run_policy(job.folder, job.policy, job.say)
+    if found is None:
+        raise Interrupted("interrupted; go on with loadgen grid resume")
+    return found
 
 
 def _restarts(job: Job, engines: Engines) -> None:

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from breakeven.units import format_duration
 
-from ..judge.dataset import GridRecord
+from ..judge.dataset import POLICY, GridRecord
 from .cells import CELLS, arms_of
+from .gateway import CELL
 from .plan import Estimate, Windows, estimate
 
 RESULT_COLUMNS = ("good", "TTFT", "TPOT", "gap", "M", "C/T", "margin", "$")
@@ -56,6 +57,8 @@ def _cells(record: GridRecord) -> Table:
     empty = [""] * len(RESULT_COLUMNS)
     for name in record.cells:
         cell = CELLS[name]
+        if cell.rates == "gateway":
+            continue
         arms = arms_of(name, baseline, candidates)
         if not arms:
             table.add_row(name, "(no arm)", "", "", *empty, style="dim")
@@ -64,6 +67,11 @@ def _cells(record: GridRecord) -> Table:
                 blocks = "" if cell.traffic == "restart" else str(record.blocks)
                 label = f"{arm} (separate resources)" if _separate(record, arm) else arm
                 table.add_row(name, label, f"{rate:g}", blocks, *empty)
+    if record.gateway is None:
+        table.add_row(CELL, "(not configured)", "", "", *empty, style="dim")
+    else:
+        rates = f"{record.gateway.low_rps:g}, {record.gateway.high_rps:g}"
+        table.add_row(CELL, "(the gateway)", rates, "", *empty)
     return table
 
 
@@ -86,6 +94,10 @@ def _order(record: GridRecord) -> Table:
         rows.setdefault((run.load, run.traffic, run.block), []).append(name)
     for (load, traffic, block), arms in rows.items():
         table.add_row(load, traffic, str(block), " → ".join(arms))
+    if record.gateway is not None:
+        g = record.gateway
+        steps = " → ".join([f"{g.high_rps:g}/s", f"{g.low_rps:g}/s"] * g.cycles)
+        table.add_row("", CELL, "", f"{steps} → {g.high_rps:g}/s, {format_duration(g.seconds)}")
     return table
 
 
@@ -98,6 +110,10 @@ def plan_json(record: GridRecord, windows: Windows) -> dict[str, Any]:
              "position": r.position, "aa": r.repeat, "traffic": r.traffic, "folder": r.folder}
             for r in record.runs
         ],
+        "policy": None if record.gateway is None else {
+            "low_rps": record.gateway.low_rps, "high_rps": record.gateway.high_rps,
+            "cycles": record.gateway.cycles, "seconds": record.gateway.seconds, "folder": POLICY,
+        },
         "seconds": found.seconds,
         "usd": found.usd,
         "notes": list(windows.notes),

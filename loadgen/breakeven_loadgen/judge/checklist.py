@@ -13,10 +13,11 @@ from .assess import Assessment, Candidate
 from .certify import fingerprint
 from .gates import IDENTITY
 from .headroom import Rollback
+from .policy_cell import before_promotion, policy_cell
 
 
 def checklist(assessment: Assessment, winner: Candidate, back: Rollback) -> dict[str, Any]:
-    """Pinned things, what engines did not show, quality layers not run, the way back."""
+    """Pinned things, what engines did not show, quality not run, the way back, the policy."""
     grid = assessment.grid
     found = fingerprint(grid, winner)
     method = winner.arm.rejection_sample_method
@@ -25,7 +26,10 @@ def checklist(assessment: Assessment, winner: Candidate, back: Rollback) -> dict
     listed = pins(shown, stated)
     arms = {name: grid.identity.get(name, {}) for name in (grid.record.baseline.name,
                                                            winner.arm.name)}  # fmt: skip
+    policy = policy_cell(grid)
     return {
+        "before_promotion": before_promotion(policy),
+        "policy_cell": policy,
         "pinned": [{"name": p.name, "value": p.value, "how": p.how} for p in listed if p.value],
         "not_pinned": [p.name for p in listed if not p.value],
         "identity_unverified": [

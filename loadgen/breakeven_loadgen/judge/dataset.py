@@ -8,6 +8,8 @@
                        "sampling": …}}, null where the engine did not show it
       probes.json      {arm: {feature: {"support": "supported|failed|untested", "detail": …}}}
       quality.json     {arm: {"l0": {…}, "l1": {…}, "guards": {…}}} (judge/quality.py)
+      policy/          where a gateway is given: the policy cell's replay, and policy_cell.json,
+                       what it found (grid/policy_cell.py)
       restart.json     {arm: {"ready_s": …, "memory_peak_bytes": …, "lost": …, "back_s": …}}
       decision.json, certificate.json, policy.json, report.html   written by decide and report
 
@@ -41,8 +43,10 @@ from .figures import COLUMNS, Rows
 GRID = "grid.json"
 VERSION = 1
 EXTRAS = ("identity", "probes", "quality", "restart")
+POLICY = "policy"
+POLICY_REPORT = "policy_cell.json"
 
-Traffic = Literal["main", "warm_cache", "long_context", "cancellation", "restart"]
+Traffic = Literal["main", "warm_cache", "long_context", "cancellation", "restart", "policy"]
 """What a run replays: the trace itself, or one of the cells before promotion."""
 
 
@@ -107,6 +111,24 @@ class ContractRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayRecord:
+    """Profile of the policy cell: high, low, high, …, high; total req/s, seconds at each level."""
+
+    low_rps: float
+    high_rps: float
+    hold_s: float
+    high_hold_s: float
+    cycles: int
+    in_tokens: int
+    out_tokens: int
+
+    @property
+    def seconds(self) -> float:
+        """The whole profile."""
+        return self.cycles * self.hold_s + (self.cycles + 1) * self.high_hold_s
+
+
+@dataclass(frozen=True, slots=True)
 class GridRecord:
     """The plan as stored in grid.json. Times in seconds, rates in req/s.
 
@@ -115,6 +137,7 @@ class GridRecord:
         blocks: blocks per rate; window_s, warmup_s: of each run.
         contract: None where the user gave none: then nothing can be decided.
         seed: chose windows, prompts and orders.
+        gateway: None where no policy cell was asked for.
     """
 
     target: Mapping[str, str | None]
@@ -130,6 +153,7 @@ class GridRecord:
     seed: int = 0
     cells: tuple[str, ...] = ()
     previous_deployable: bool | None = None
+    gateway: GatewayRecord | None = None
 
     @property
     def baseline(self) -> ArmRecord:
@@ -182,7 +206,7 @@ class RunData:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Everything that a decision is made from."""
+    """Everything that a decision is made from; `policy` is empty until that cell has run."""
 
     record: GridRecord
     runs: tuple[RunData, ...]
@@ -190,6 +214,7 @@ class Grid:
     probes: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     quality: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     restart: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
 
     def of(
         self, arm: str, load: str, *, repeat: bool = False, traffic: Traffic = "main"
@@ -233,13 +258,14 @@ def read_record(folder: Path) -> GridRecord:
             mend=f"this release reads version {VERSION}",
         )  # fmt: skip
     try:
-        contract = found.pop("contract")
+        contract, gateway = found.pop("contract"), found.pop("gateway", None)
         return GridRecord(
             slo=SLO(**found.pop("slo")),
             arms=tuple(_arm(arm) for arm in found.pop("arms")),
             runs=tuple(PlannedRun(**run) for run in found.pop("runs")),
             contract=None if contract is None else _contract(contract),
             cells=tuple(found.pop("cells")),
+            gateway=None if gateway is None else GatewayRecord(**gateway),
             **found,
         )
     except (TypeError, KeyError, AttributeError) as error:
@@ -269,7 +295,12 @@ def read_grid(folder: Path) -> Grid:
             "no run of this grid has finished", file=os.fspath(folder), mend="loadgen grid run"
         )
     extras = {name: _extra(folder / f"{name}.json") for name in EXTRAS}
-    return Grid(record, tuple(runs), **extras)
+    return Grid(record, tuple(runs), **extras, policy=read_policy(folder))
+
+
+def read_policy(folder: Path) -> dict[str, Any]:
+    """What the policy cell found; empty where it has not finished."""
+    return _extra(folder / POLICY / POLICY_REPORT)
 
 
 def read_run(folder: Path, plan: PlannedRun) -> RunData | None:

@@ -29,6 +29,7 @@ from .headroom import Rollback, rollback
 from .money import BELOW_SATURATION, largest_draft, prices
 from .pairs import Book, mean_batch
 from .policy import DepthPoint, LoadPolicy, depth_schedule, load_policy, policy_json
+from .policy_cell import before_promotion, policy_cell
 from .worksheet_fit import BreakEvenBand, SweepFit, band, fit_sweep
 
 DECISION = "decision.json"
@@ -243,6 +244,8 @@ def reasons(decided: Decided) -> str:
     if others:
         words = "; ".join(f"{one.arm}: {one.decision.value} ({one.reason})" for one in others)
         parts.append(_sentence(f"Other candidates: {words}"))
+    open_ = before_promotion(policy_cell(decided.assessment.grid))
+    parts += [_sentence(f"Before promotion: {one}") for one in open_]
     return " ".join(parts)
 
 

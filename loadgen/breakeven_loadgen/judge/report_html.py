@@ -16,6 +16,8 @@ from breakeven.units import format_duration
 from .capture import Captured, capture
 from .decide import Decided
 from .money import BELOW_SATURATION
+from .policy_cell import HEADINGS
+from .policy_cell import cells as policy_row
 from .report_charts import (
     cohort_forest,
     map_chart,
@@ -81,7 +83,7 @@ def page(decided: Decided) -> str:
         "</div>",
         "<h2>Speculation</h2>", '<div class="charts">',
         position_chart(decided, cells), cohort_forest(decided), "</div>", _sweep(decided),
-        "<h2>The filled grid</h2>", _grid_table(decided, cells),
+        "<h2>The filled grid</h2>", _grid_table(decided, cells), _policy(decided),
         "<h2>Validity gates</h2>", _gates(decided),
         "<h2>Contract and way back</h2>", _contract(decided),
         "<h2>Provenance and checklist</h2>", _checklist(decided),
@@ -197,7 +199,7 @@ def _grid_table(decided: Decided, cells: Sequence[Captured]) -> str:
     rows += [
         [escape(name), "(not run)", *[""] * 23]
         for name in decided.assessment.grid.record.cells
-        if name not in done and name not in ("peak", "restart_fallback")
+        if name not in done and name not in ("peak", "restart_fallback", "policy")
     ]
     note = ('<p class="soft">Latencies in ms: p50 / p95 / p99, median over blocks. $ per 1,000 '
             "good responses; undefined without a price or a good response.</p>")  # fmt: skip
@@ -207,6 +209,18 @@ def _grid_table(decided: Decided, cells: Sequence[Captured]) -> str:
          "preemptions", "KV tokens", "KV used", "device GiB", "M", "cycle ms", "acceptance",
          "discarded tok/s", "$/1,000"], rows, (0, 1),
     ) + note  # fmt: skip
+
+
+def _policy(decided: Decided) -> str:
+    """The policy cell: a row of its own kind, for it measures a gateway and no arm."""
+    found = decided.record["checklist"]["policy_cell"]
+    row = [escape(cell) for cell in policy_row(found)]
+    word = {"passed": "good", "failed": "bad"}.get(found["state"], "open")
+    row[1] = f'<span class="{word}">{row[1]}</span>'
+    why = "".join(f'<p class="bad">policy: {escape(why)}</p>' for why in found["why_not"])
+    note = ('<p class="soft">Rates in total; gaps in ms: p99 / longest (requests). Wrong mode: on '
+            "the arm that the offered rate did not ask for.</p>")  # fmt: skip
+    return table(HEADINGS, [row], (0, 1)) + why + note
 
 
 NOT_EXPOSED = '<span class="soft">not exposed</span>'
@@ -281,11 +295,14 @@ def _checklist(decided: Decided) -> str:
     rows += [[escape(name), "", '<span class="open">not pinned</span>']
              for name in found["not_pinned"]]  # fmt: skip
     unproven = ", ".join(found["quality_unproven"]) or "nothing"
+    first = "".join(
+        f'<p class="bad">Before promotion: {escape(one)}.</p>' for one in found["before_promotion"]
+    )
     deployable = {True: "yes", False: "no", None: "not stated"}[
         found["previous_configuration_deployable"]
     ]
     return table(["pinned", "value", "how"], rows, (0, 1)) + (
         f"<p>Not shown of quality: {escape(unproven)}. Identity unverified: "
         f"{escape(', '.join(found['identity_unverified']) or 'nothing')}. "
-        f"Previous configuration deployable: {deployable}.</p>"
+        f"Previous configuration deployable: {deployable}.</p>{first}"
     )

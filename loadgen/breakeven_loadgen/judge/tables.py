@@ -12,6 +12,7 @@ from breakeven.facts import Interval, Word
 
 from .assess import Candidate
 from .decide import Decided
+from .policy_cell import HEADINGS, cells
 
 STYLES = {Word.PAYS: "green", Word.LOSES: "red", Word.EVEN: "dim", Word.INCONCLUSIVE: "yellow"}
 
@@ -32,6 +33,11 @@ def print_decision(decided: Decided, folder: Path, console: Console) -> None:
     for arm, flags in record["flags"].items():
         for flag in flags:
             console.print(f"{arm}: {flag}", style="yellow", highlight=False)
+    policy = record["checklist"]["policy_cell"]
+    if policy["state"] != "not_configured":
+        words = zip(HEADINGS[1:], cells(policy)[1:], strict=True)
+        line = ", ".join(f"{name} {word}".strip() for name, word in words if word)
+        console.print(f"policy cell: {line}", highlight=False)
     if any(cost.usd_per_good is not None for cost in decided.assessment.costs):
         console.print(costs(decided))
     also = ", certificate.json" if decided.certificate else ""

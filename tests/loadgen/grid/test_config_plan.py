@@ -85,6 +85,46 @@ def test_plan_prints_empty_cells_and_sends_nothing(tmp_path: Path) -> None:
     )
     assert found["results"] is None
     assert len(found["runs"]) == 66
+    assert found["policy"] is None
+    assert "(not configured)" in result.output
+
+
+GATEWAY = """
+gateway: {url: 'http://127.0.0.1:3', admin: 'http://127.0.0.1:4', low: 2, high: 30, hold: 40s,
+          high_hold: 20s, cycles: 2}
+"""
+
+
+def test_a_gateway_adds_the_policy_cell(tmp_path: Path) -> None:
+    """One run more: 20 + 40 + 20 + 40 + 20 s; in the table, the order, the JSON and grid.json."""
+    path = written(tmp_path, GOOD + GATEWAY)
+    record, _ = make_plan(read_grid_config(path), tmp_path)
+    assert record.cells[-1] == "policy"
+    assert record.gateway is not None
+    assert record.gateway.seconds == 140.0
+    assert not [run for run in record.runs if run.cell == "policy"]
+    assert estimate(record).runs == 67
+    assert estimate(record).seconds == pytest.approx(66 * 72 + 140)
+    write_record(tmp_path, record)
+    assert read_record(tmp_path) == record
+    result = CliRunner().invoke(grid_group, ["plan", str(path)], catch_exceptions=False)
+    assert "(the gateway)" in result.output
+    assert "30/s → 2/s → 30/s → 2/s → 30/s, 2.33 min" in " ".join(result.output.split())
+    found = json.loads(CliRunner().invoke(grid_group, ["plan", str(path), "--json"]).output)
+    assert found["policy"] == {
+        "low_rps": 2.0, "high_rps": 30.0, "cycles": 2, "seconds": 140.0, "folder": "policy",
+    }  # fmt: skip
+
+
+def test_a_grid_of_an_earlier_release_has_no_gateway(tmp_path: Path) -> None:
+    """grid.json without the key is read as one without a policy cell."""
+    record, _ = make_plan(read_grid_config(written(tmp_path)), tmp_path)
+    write_record(tmp_path, record)
+    path = tmp_path / "grid.json"
+    stored = json.loads(path.read_text())
+    del stored["gateway"]
+    path.write_text(json.dumps(stored))
+    assert read_record(tmp_path) == record
 
 
 BAD: list[tuple[str, str, str]] = [
@@ -106,6 +146,22 @@ BAD: list[tuple[str, str, str]] = [
     ("k: 2", "replicas: 0", "at least one replica"),
     ("gpus: 2", "gpus: -1", "must not be negative"),
     ("ttft: 500ms", "ttft: fast", "no duration"),
+    ("peak, cancellation]", "peak, policy]", "the cell policy drives a gateway"),
+]
+BAD_GATEWAY: list[tuple[str, str, str]] = [
+    ("url: 'http://127.0.0.1:3', ", "", "gateway.url"),
+    ("http://127.0.0.1:3", "127.0.0.1:3", "gateway.url"),
+    ("http://127.0.0.1:4", "http://127.0.0.1:0", "gateway.admin"),
+    ("low: 2", "low: 0", "gateway.low/high"),
+    ("high: 30", "high: 2", "gateway.low/high"),
+    ("high: 30", "high: .inf", "gateway"),
+    ("high: 30", "high: .nan", "gateway"),
+    ("hold: 40s", "hold: 0s", "gateway.hold"),
+    ("hold: 40s", "hold: long", "gateway.hold"),
+    ("high_hold: 20s", "high_hold: 0", "gateway.high_hold"),
+    ("cycles: 2", "cycles: 0", "gateway.cycles"),
+    ("cycles: 2", "out_tokens: 0", "gateway.out_tokens"),
+    ("cycles: 2", "cycle: 2", "did you mean cycles?"),
 ]
 
 
@@ -118,6 +174,16 @@ def test_bad_settings_name_key_and_mend(tmp_path: Path, old: str, new: str, what
         read_grid_config(path)
     assert what in str(caught.value)
     assert caught.value.file == str(path)
+
+
+@pytest.mark.parametrize(("old", "new", "what"), BAD_GATEWAY)
+def test_a_bad_gateway_is_refused(tmp_path: Path, old: str, new: str, what: str) -> None:
+    """With key, file and a mend."""
+    assert GATEWAY.count(old) == 1
+    with pytest.raises(ConfigError) as caught:
+        read_grid_config(written(tmp_path, GOOD + GATEWAY.replace(old, new)))
+    assert what in str(caught.value)
+    assert caught.value.mend
 
 
 def test_blocks_replay_distinct_windows_of_a_trace() -> None:
