@@ -305,11 +305,35 @@ RULES: tuple[_Rule, ...] = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Why rules are not looked at just now, in words: those against the budget, and those against
+    the live baseline. None: they are, as far as their limits are given."""
+
+    budget: str | None = None
+    baseline: str | None = None
+
+
+def idle(sides: Sides, budget: GuardBudget) -> Idle:
+    """Why `breaches` passes rules over; a baseline that is not comparable is None in `sides`."""
+    seen = sides.candidate.counters.requests + sides.candidate.counters.overdue
+    if seen < budget.min_requests:
+        few = f"{seen} of {budget.min_requests} requests in the window"
+        return Idle(few, few)
+    if sides.baseline is None:
+        return Idle(None, "the baseline cannot be compared")
+    if sides.baseline.counters.requests < budget.min_requests:
+        had = sides.baseline.counters.requests
+        return Idle(None, f"the baseline had {had} of {budget.min_requests} requests in the window")
+    return Idle()
+
+
 def breaches(sides: Sides, budget: GuardBudget) -> Iterator[Breach]:
     """Every broken rule, worst first; none while the candidate has too few requests."""
-    if sides.candidate.counters.requests + sides.candidate.counters.overdue < budget.min_requests:
+    resting = idle(sides, budget)
+    if resting.budget is not None:
         return
-    if sides.baseline and sides.baseline.counters.requests < budget.min_requests:
+    if resting.baseline is not None:
         sides = Sides(
             sides.candidate, None, sides.candidate_usd_per_s, sides.baseline_usd_per_s
         )  # fmt: skip

@@ -11,7 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .guard import ArmCounters, Breach, GuardBudget, GuardWindow, Recent, Sides, breaches
+from .guard import (
+    ArmCounters,
+    Breach,
+    GuardBudget,
+    GuardWindow,
+    Idle,
+    Recent,
+    Sides,
+    breaches,
+    idle,
+)
 from .health import Health, HealthRules, HealthState, Signal, observe
 from .load import LoadClasses
 from .policy import LoadAwareRules, LoadPreference, LoadWindow, prefer, split_arm
@@ -85,6 +95,9 @@ class Transition:
     detail: str = ""
 
 
+NOT_YET = Idle("not looked at yet", "not looked at yet")
+
+
 @dataclass(slots=True)
 class _Seen:
     """What is known of one candidate; `arm` is where the table put it."""
@@ -95,6 +108,7 @@ class _Seen:
     limit: LimitState = field(default_factory=LimitState)
     load: Load = field(default_factory=lambda: Load(0.0, 0.0))
     recent: Recent | None = None
+    idle: Idle = NOT_YET
     expired: bool = False
     mismatch: bool = False
     detail: str = ""
@@ -260,6 +274,10 @@ class Steering:
         """What the guard saw of a candidate at the last tick. KeyError: no such candidate."""
         return self._seen[arm].recent
 
+    def idle(self, arm: str) -> Idle:
+        """Why rules of the guard rest for a candidate. KeyError: no such candidate."""
+        return self._seen[arm].idle
+
     # --- inside ------------------------------------------------------------------------------
 
     def _adopt(self, plan: Plan, now: float) -> None:
@@ -297,26 +315,36 @@ class Steering:
         baseline: Recent | None, now: float,
     ) -> Breach | None:  # fmt: skip
         if counters is None or seen.arm.state is State.TRIPPED:
+            why = "the guard is off" if counters is None else "tripped"
+            seen.idle = Idle(why, why)
             return None
         seen.recent = seen.window.record(now, counters)
         if self._baseline.health is Health.DOWN:
+            seen.idle = Idle("the baseline is down", "the baseline is down")
             return None  # poor service is better than none; the window remembers
-        comparable = baseline is not None and self._same_class(name, traffic)
+        apart = self._apart(name, traffic)
         sides = Sides(
             candidate=seen.recent,
-            baseline=baseline if comparable else None,
+            baseline=None if apart else baseline,
             candidate_usd_per_s=self._plan.candidates[name].usd_per_s,
             baseline_usd_per_s=self._plan.baseline_usd_per_s,
         )
+        seen.idle = idle(sides, self._plan.budget)
+        if apart and seen.idle.budget is None:
+            seen.idle = replace(seen.idle, baseline=apart)
         return next(breaches(sides, self._plan.budget), None)
 
-    def _same_class(self, name: str, traffic: Traffic) -> bool:
+    def _apart(self, name: str, traffic: Traffic) -> str | None:
+        """Why two arms' figures are not comparable: they do not stand in one load class."""
         plan = self._plan
         if plan.load_classes is None:
-            return False
-        candidate = traffic.arm_rps.get(name, 0.0) / plan.candidates[name].replicas
-        baseline = traffic.arm_rps.get(plan.baseline, 0.0) / plan.baseline_replicas
-        return plan.load_classes.classify(candidate) == plan.load_classes.classify(baseline)
+            return "no load_classes are configured"
+        mine = traffic.arm_rps.get(name, 0.0) / plan.candidates[name].replicas
+        other = traffic.arm_rps.get(plan.baseline, 0.0) / plan.baseline_replicas
+        classes = plan.load_classes.classify(mine), plan.load_classes.classify(other)
+        if classes[0] == classes[1]:
+            return None
+        return f"other load class: {name} {classes[0]}, {plan.baseline} {classes[1]}"
 
     def _observation(self, name: str, trip: Reason | None, rearm: bool) -> Observation:
         plan, seen = self._plan, self._seen[name]

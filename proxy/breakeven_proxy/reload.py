@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,16 @@ from breakeven_proxy.config import ArmSettings, ProxySettings
 from breakeven_proxy.control.arms import Arm
 from breakeven_proxy.control.gateway import steering_plan
 from breakeven_proxy.control.proof import load_certificate
+from breakeven_proxy.observe.bound import settings_bounds
 
 if TYPE_CHECKING:
     from breakeven_proxy.server import Proxy
 
 CHANGEABLE = frozenset({"arms", "routing", "certificate", "allow_simulated", "allow_arm_header"})
 """What a reload may change; the rest is built into sockets, buckets and series."""
+
+GUARD_BUCKETS = {"ttft_p95_s": "ttft_seconds", "gap_p99_s": "burst_gap_seconds"}
+"""The guard's latency limits, and the histogram that each is read from."""
 
 RETIRED_LOOK_S = 0.2
 """How often an arm that left is asked whether its last stream has ended."""
@@ -38,6 +43,7 @@ class Reloader:
     def __init__(self, proxy: Proxy, reread: Callable[[], ProxySettings]) -> None:
         self._proxy = proxy
         self._reread = reread
+        self._bounds = settings_bounds(proxy.settings)  # of the start: buckets stay as they are
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self.last: dict[str, Any] | None = None
@@ -84,6 +90,7 @@ class Reloader:
         proxy = self._proxy
         old = proxy.settings
         _check_changes(old, settings)
+        check_guard_limits(settings, self._bounds)
         certificate = load_certificate(settings)
         plan = steering_plan(settings, certificate, proxy.log)
         fresh = {
@@ -149,3 +156,32 @@ def _check_changes(old: ProxySettings, new: ProxySettings) -> None:
         raise ConfigError(
             "cannot change while running", key="routing.state_file", mend="restart the proxy"
         )
+
+
+def check_guard_limits(new: ProxySettings, bounds: Mapping[str, Sequence[float]]) -> None:
+    """Whether the guard can hold the candidate to its latency limits with these buckets.
+
+    It reads "p95 <= limit" as the share above the limit, which a histogram knows exactly at a
+    bucket bound only. Anywhere else the bucket that holds the limit counts as kept: the guard would
+    see a breach late or, in a wide bucket, never.
+
+    Args:
+        bounds: of the histograms, seconds, as they were made at the start.
+
+    Raises:
+        ConfigError: a limit lies between two bounds; with both.
+    """
+    guard = new.routing.guard
+    if not guard.enabled:
+        return
+    for key, histogram in GUARD_BUCKETS.items():
+        limit, known = getattr(guard, key), bounds[histogram]
+        if limit is None or limit in known:
+            continue
+        place = bisect_left(known, limit)
+        near = " or ".join(f"{bound:g}" for bound in known[max(0, place - 1) : place + 1])
+        raise ConfigError(
+            "no bucket bound of the running histograms, so the guard could not see it broken",
+            key=f"routing.guard.{key}", value=limit,
+            mend=f"restart the proxy (SIGTERM drains) to take it in, or use {near}",
+        )  # fmt: skip

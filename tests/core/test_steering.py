@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from breakeven.guard import ArmCounters, GuardBudget
+from breakeven.guard import ArmCounters, GuardBudget, Idle
 from breakeven.health import Health, HealthRules, Signal
 from breakeven.load import LoadClasses
 from breakeven.policy import LoadAwareRules
@@ -273,6 +273,36 @@ def test_live_baseline_is_compared_only_in_the_same_load_class() -> None:
         steering.tick(1, 0, Traffic(18, rates), none)
         moves = steering.tick(2, 0, Traffic(18, rates), bad)
         assert bool(moves) is tripped
+        why = None if tripped else "other load class: draft low, base peak"
+        assert steering.idle("draft") == Idle(None, why)
+
+
+def test_it_is_said_why_rules_of_the_guard_rest() -> None:
+    """Off, too few requests, no load classes, baseline down, tripped: each in words."""
+    few = {"draft": ArmCounters(9, 0, 9), "base": ArmCounters(9, 0, 9)}
+    many = {"draft": ArmCounters(40, 0, 40), "base": ArmCounters(9, 0, 9)}
+    steering = ready(SINGLE)
+    assert steering.idle("draft") == Idle("not looked at yet", "not looked at yet")
+    steering.tick(1, 0, idle(), {})
+    assert steering.idle("draft") == Idle("the guard is off", "the guard is off")
+    steering.tick(2, 0, idle(), {"draft": ArmCounters(), "base": ArmCounters()})
+    steering.tick(3, 0, idle(), few)
+    assert steering.idle("draft") == Idle(*["9 of 10 requests in the window"] * 2)
+    steering.tick(4, 0, idle(), many)
+    had = "the baseline had 9 of 10 requests in the window"
+    assert steering.idle("draft") == Idle(None, had)
+    steering.saw("base", Signal.NOT_READY, 5)
+    steering.tick(5, 0, idle(), many)
+    assert steering.idle("draft") == Idle("the baseline is down", "the baseline is down")
+    steering.saw("base", Signal.READY, 6)
+    steering.saw("base", Signal.READY, 6)
+    steering.trip("draft", 7, "x")
+    steering.tick(8, 0, idle(), many)
+    assert steering.idle("draft") == Idle("tripped", "tripped")
+    steering = ready(replace(SINGLE, load_classes=None))
+    steering.tick(1, 0, idle(), {"draft": ArmCounters(), "base": ArmCounters()})
+    steering.tick(2, 0, idle(), many)
+    assert steering.idle("draft") == Idle(None, "no load_classes are configured")
 
 
 class Gateway(RuleBasedStateMachine):

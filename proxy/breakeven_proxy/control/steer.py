@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
-from breakeven.guard import ArmCounters
+from breakeven.guard import ArmCounters, Idle
 from breakeven.health import Health, Signal
 from breakeven.routing import Reason, State
 from breakeven.steering import Plan, Steering, Traffic, Transition
@@ -233,6 +233,7 @@ class Control:
                 "share_while_serving": plan.share(name),
                 "window_requests": None if recent is None else recent.counters.requests,
                 "window_s": None if recent is None else round(recent.seconds, 1),
+                "guard": _guard(steering.idle(name)),
                 "proven": _range(held_to.proven),
             }
             if name in self._why_tripped:
@@ -258,6 +259,14 @@ class Control:
         if now - self._logged_at >= LOG_FAULT_EVERY_S:
             self._logged_at = now
             self._log.error("control failed: the baseline serves", error, where=where)
+
+
+def _guard(idle: Idle) -> dict[str, str]:
+    """Of each group of the guard's rules, that it acts, or why it rests."""
+    return {
+        "against_budget": idle.budget or "acts",
+        "against_live_baseline": idle.baseline or "acts",
+    }
 
 
 def _range(proven: Any) -> dict[str, Any] | None:

@@ -65,8 +65,8 @@ def bounds_of(
 
 
 def settings_bounds(settings: ProxySettings) -> dict[str, tuple[float, ...]]:
-    """The same for a configuration. Bounds stand until a restart: a guard limit that a reload
-    changes is read from the buckets around it."""
+    """The same for a configuration. Bounds stand until a restart: a reload that changes a guard
+    limit to anything but a bound is refused (`reload.check_guard_limits`)."""
     guard = settings.routing.guard
     return bounds_of(
         settings.slo.slo(), guard_ttft_s=guard.ttft_p95_s, guard_gap_s=guard.gap_p99_s

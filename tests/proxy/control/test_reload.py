@@ -191,6 +191,47 @@ def test_a_bad_configuration_is_refused_and_the_old_one_goes_on() -> None:
     dialogue(script())
 
 
+def test_a_guard_limit_between_buckets_is_refused_with_its_neighbours() -> None:
+    """Bounds are made at the start: 0.5 is one, 0.7 was made one, 0.6 is none and names both.
+
+    Accepted, a limit of 0.6 would let every TTFT up to 0.7 pass as kept.
+    """
+
+    async def script() -> None:
+        async with scripted_engine() as base, scripted_engine() as draft:
+
+            def guarded(**guard: Any) -> Values:
+                return {"arm": "draft", "health": FAST, "guard": guard}
+
+            values: Values = {"arms": arms(base, draft)}
+            async with proxied({}, **values, routing=guarded(ttft_p95_s=0.7)) as proxy:
+                await until(lambda: proxy.proxy.arms["draft"].up)
+                values |= {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}
+                for guard, words in (
+                    ({"ttft_p95_s": 0.5}, None),
+                    ({"ttft_p95_s": 0.7, "gap_p99_s": 0.1}, None),
+                    ({"ttft_p95_s": 0.6}, ("routing.guard.ttft_p95_s", "0.5 or 0.7", "restart")),
+                    ({"gap_p99_s": 0.11}, ("routing.guard.gap_p99_s", "0.1 or 0.15", "restart")),
+                    ({"gap_p99_s": 90}, ("routing.guard.gap_p99_s", "use 60", "restart")),
+                    # Off, it is held to no limit; on again, it is.
+                    ({"ttft_p95_s": 0.6, "enabled": False}, None),
+                    ({"ttft_p95_s": 0.6, "enabled": True}, ("routing.guard.ttft_p95_s",)),
+                    ({"ttft_p95_s": None}, None),
+                ):
+                    before = proxy.proxy.gateway.control.plan.budget
+                    await reload(proxy, values | {"routing": guarded(**guard)})
+                    last = (await proxy.status())["last_reload"]
+                    assert last["ok"] is (words is None), (guard, last)
+                    after = proxy.proxy.gateway.control.plan.budget
+                    if words is None:
+                        assert after.ttft_p95_s == guard.get("ttft_p95_s")
+                    else:
+                        assert after is before
+                        assert all(word in last["error"] for word in words), last["error"]
+
+    dialogue(script())
+
+
 def test_whatever_a_reload_raises_is_survived() -> None:
     """A fault that nobody thought of is logged by its class, and the old configuration goes on."""
 

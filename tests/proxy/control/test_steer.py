@@ -187,6 +187,14 @@ def test_tick_feeds_load_and_guard() -> None:
     assert (draft["state"], draft["reason"]) == ("tripped", "guard_error_share")
     assert draft["tripped_because"] == "guard_error_share: 0.75 above 0.05 (budget)"
     assert room.sample("route_transitions_total", arm="draft", reason="guard_error_share") == 1
+    # At the look that tripped it the budget acted; the baseline had nothing to compare with.
+    assert draft["guard"]["against_budget"] == "acts"
+    assert draft["guard"]["against_live_baseline"] != "acts"
+    room.now = 2.0
+    control.tick()
+    assert control.status()["candidates"]["draft"]["guard"] == {
+        "against_budget": "tripped", "against_live_baseline": "tripped",
+    }  # fmt: skip
 
 
 def test_guard_can_be_switched_off() -> None:
