@@ -55,7 +55,7 @@ def before_promotion(found: Mapping[str, Any]) -> list[str]:
 
 
 HEADINGS = (
-    "policy cell", "", "switches", "expected", "late by, s", "wrong mode", "failed",
+    "policy cell", "", "switches", "expected", "late by (s)", "wrong mode", "requests failed",
     "gaps at a switch", "gaps otherwise", "evidence",
 )  # fmt: skip
 
