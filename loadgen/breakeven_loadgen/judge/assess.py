@@ -116,7 +116,10 @@ def _candidate(
     k = depth([pair for load in loads for pair in book.pairs(arm.name, load)], arm.k)
     control = grid.quality.get(grid.record.baseline.name, {})
     shown = grid.quality.get(arm.name, {})
-    coalesced = gates.coalescing(book, arm.name, loads, k)
+    seen = (
+        gates.coalescing(book, arm.name, loads, k),
+        gates.epsilon_among_gaps(book, arm.name, loads),
+    )
     facts = Facts(
         arm=arm.name,
         cells=tuple(line.cell for line in lines if line.traffic == "main"),
@@ -132,7 +135,7 @@ def _candidate(
     )
     return Candidate(
         arm, facts, tuple(found_gates), tuple(lines),
-        tuple(flag for flag in (coalesced, *_by_length(facts), *_small_cohorts(lines),
+        tuple(flag for flag in (*seen, *_by_length(facts), *_small_cohorts(lines),
                                 *_promotion_flags(lines)) if flag),
         quality.unproven(shown), arm_capacity(book, arm.name), k,
     )  # fmt: skip

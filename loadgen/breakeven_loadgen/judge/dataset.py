@@ -192,6 +192,7 @@ class RunData:
         drained_s: from the run's start to its last response.
         gauges: of engine.parquet, what was sampled: requests_waiting (mean), kv_cache_usage and
             device_memory_used_bytes (highest), each only where it was exposed.
+        near_epsilon: share of event gaps within a factor of two of ε.
     """
 
     plan: PlannedRun
@@ -202,6 +203,7 @@ class RunData:
     facts: Mapping[str, str | None]
     drained_s: float
     gauges: Mapping[str, float] = field(default_factory=dict)
+    near_epsilon: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +340,7 @@ def read_run(folder: Path, plan: PlannedRun) -> RunData | None:
         },
         drained_s=float(provenance.get("drained_s") or 0.0),
         gauges=_gauges(place / ENGINE_FILE),
+        near_epsilon=summary.get("epsilon", {}).get("near_share"),
     )
 
 

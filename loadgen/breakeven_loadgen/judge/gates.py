@@ -15,6 +15,7 @@ import numpy as np
 from breakeven.facts import MIN_GAIN
 
 from ..replay.gates import GateResult
+from ..replay.summary import NEAR_EPSILON
 from .dataset import Grid, RunData
 from .figures import Figures, summed
 from .pairs import Book, faults, s_per_token
@@ -264,6 +265,29 @@ def coalescing(book: Book, arm: str, loads: Iterable[str], k: int | None) -> str
     return (
         f"bursts of up to {most:.0f} tokens where k + 1 = {k + 1}: outputs are merged on the way "
         "(engine front end, proxy or client), so M from the stream is too high; use the counters'"
+    )
+
+
+def epsilon_among_gaps(book: Book, arm: str, loads: Iterable[str]) -> str | None:
+    """A flag, no gate: gaps that lie around ε are cut off or swallowed by chance.
+
+    Both arms are looked at: the baseline's runs and this arm's.
+    """
+    arms = dict.fromkeys((book.grid.record.baseline.name, arm))
+    near = [
+        (run.near_epsilon, name, load)
+        for name in arms
+        for load in loads
+        for run in book.grid.of(name, load).values()
+        if run.near_epsilon is not None
+    ]
+    if not near or max(near)[0] <= NEAR_EPSILON:
+        return None
+    share, name, load = max(near)
+    return (
+        f"ε {book.grid.record.epsilon_s * 1e3:g} ms lies among the gaps: {share:.0%} of them are "
+        f"within a factor of two of it ({name}, {load}), so bursts are cut or joined by chance; "
+        "set epsilon in GRID.yaml to a time that lies between gaps inside bursts and gaps of steps"
     )
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..replay.results import RunResult
+from ..replay.summary import NEAR_EPSILON
 from . import words
 
 QUANTILES = ("p50", "p90", "p95", "p99", "max")
@@ -31,8 +32,6 @@ GATE_MARKS = {
 }
 PLAIN_WIDTH = 112
 """Columns of output that goes into a file or pipe."""
-NEAR_EPSILON = 0.05
-"""Share of gaps near ε above which bursts are not clearly apart."""
 BAR = 24
 """Width of a verdict's bar, characters."""
 

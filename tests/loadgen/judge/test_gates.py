@@ -11,6 +11,7 @@ import pytest
 from tests.support.offline import KNEE_34, Arm, Noise, Plan, Shape, grid
 
 from breakeven_loadgen.judge import gates
+from breakeven_loadgen.judge.assess import assess
 from breakeven_loadgen.judge.dataset import Grid, RunData
 from breakeven_loadgen.judge.pairs import Book
 
@@ -190,6 +191,20 @@ def test_plausibility_gate_breaks_on_parts_above_their_whole() -> None:
     """TTFT cannot exceed the response time."""
     bad = altered(lambda r: numbers(r, ttft_s=100.0))
     assert gates.plausibility(Book(bad), "draft", LOADS).passed is False
+
+
+def test_epsilon_among_the_gaps_is_a_flag() -> None:
+    """A gap distribution that is not bimodal around ε is told, with arm, load and the mend."""
+    assert gates.epsilon_among_gaps(Book(SOUND), "draft", LOADS) is None
+    few = altered(lambda r: replace(r, near_epsilon=0.05))
+    assert gates.epsilon_among_gaps(Book(few), "draft", LOADS) is None
+    many = altered(lambda r: replace(r, near_epsilon=0.12))
+    found = gates.epsilon_among_gaps(Book(many), "draft", LOADS)
+    assert found is not None
+    assert "12% of them" in found
+    assert "set epsilon in GRID.yaml" in found
+    flags = assess(many).candidates[0].flags
+    assert found in flags
 
 
 def test_coalescing_is_a_flag() -> None:
