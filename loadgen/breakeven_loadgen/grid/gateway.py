@@ -134,7 +134,7 @@ def run_policy(folder: Path, cell: PolicyCell, say: Say) -> list[str] | None:
             raise in_yaml(error) from None
         found = read_policy(folder)
     again = f"remove {cell.out} and resume to run it again"
-    return [f"{CELL}: {why} ({again})" for why in found["why_not"]]
+    return [f"{CELL}: {why} ({again})" for why in found.get("why_not", ["its report is damaged"])]
 
 
 _KEYS = {

@@ -28,6 +28,7 @@ from ..judge.dataset import (
     POLICY,
     GridRecord,
     PlannedRun,
+    read_policy,
     read_record,
     write_extra,
     write_record,
@@ -250,7 +251,9 @@ def _runs(job: Job, engines: Engines) -> list[str]:
 
 def _line(job: Job, run_: PlannedRun, i: int, total: int, spent_s: float) -> str:
     each = spent_s / i if i else job.record.window_s + job.record.warmup_s
-    left = format_duration(each * (total - i))
+    gateway = job.record.gateway
+    after_s = 0.0 if gateway is None or read_policy(job.folder) else gateway.seconds
+    left = format_duration(each * (total - i) + after_s)
     again = " (A/A)" if run_.repeat else ""
     return (
         f"run {i + 1}/{total}: {run_.arm}{again} at {run_.rate:g}/s, block {run_.block}, "

@@ -210,6 +210,20 @@ def test_a_failed_policy_cell_is_said_everywhere(
         assert figure in page
 
 
+def test_a_damaged_report_of_the_policy_cell_is_named(
+    grid: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2 with the file and the mend, not a guess at what it said."""
+    _, out = with_gateway(grid, tmp_path, "http://127.0.0.1:9", "http://127.0.0.1:9")
+    (out / "policy").mkdir()
+    less = {name: value for name, value in REPORT.items() if name != "wrong_mode_s"}
+    (out / "policy/policy_cell.json").write_text(json.dumps(less))
+    assert run(["decide", str(out)]) is ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "policy/policy_cell.json" in said
+    assert "lacks wrong_mode_s" in said
+
+
 def test_a_policy_cell_that_has_not_run_is_said(grid: tuple[Path, Path], tmp_path: Path) -> None:
     """No gateway: exit 3 after the blocks; the decision names what is missing."""
     path, out = with_gateway(grid, tmp_path, "http://127.0.0.1:9", "http://127.0.0.1:9")
