@@ -5,6 +5,9 @@ nginx comes from Debian (`apt-get install nginx`, tried when it is missing and w
 vllm-router from PyPI into a venv under the temporary folder; a peer that cannot be had is left out.
 CPU is the process's own time on a core (/proc/PID/task/*/schedstat), so that other load on the
 machine shows little; delays and stamps do show it: run this on a quiet machine.
+
+BENCH_ROUNDS (3) and BENCH_SECONDS (5, a measurement) set its length, BENCH_PARTS which parts are
+measured: "cpu,delay,hold,stamps,scrape", all by default; hold is disconnects, slow reader, memory.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from breakeven import __version__
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 SECONDS = float(os.environ.get("BENCH_SECONDS", "5"))
+PARTS = os.environ.get("BENCH_PARTS", "cpu,delay,hold,stamps,scrape").split(",")
 VLLM_ROUTER = "vllm-router==0.1.17"
 PY = sys.executable
 BIN = Path(PY).parent
@@ -207,7 +211,7 @@ def measure_round(peers: list[Peer], figures: Figures) -> None:
         note(figures, "CPU per event, 200 x 50/s, µs", peer.name, spent / max(count, 1) * 1e6)
         note(figures, "delay p50 at 10,000 ev/s, µs", peer.name, quantile(delays, 0.5))
         note(figures, "delay p99 at 10,000 ev/s, µs", peer.name, quantile(delays, 0.99))
-    for peer in peers:
+    for peer in peers if "delay" in PARTS else ():
         _, delays = load.paced(peer.port, 20, 20, SECONDS)
         note(figures, "delay p50 at 1,000 ev/s, µs", peer.name, quantile(delays, 0.5))
         note(figures, "delay p99 at 1,000 ev/s, µs", peer.name, quantile(delays, 0.99))
@@ -382,22 +386,25 @@ def main() -> int:
         try:
             header(names)
             figures: Figures = {}
-            for _ in range(ROUNDS):
+            for _ in range(ROUNDS if "cpu" in PARTS or "delay" in PARTS else 0):
                 measure_round(peers, figures)
             print_table(figures, names)
             print()
-            for peer in peers:
+            held = peers if "hold" in PARTS else []
+            for peer in held:
                 found = {k: f"{v:.0f} ms" for k, v in disconnects(peer, port).items()}
                 print(f"{peer.name:12} disconnect seen: {found}", flush=True)
-            for peer in peers:
+            for peer in held:
                 taken, grown = slow_reader(peer, port)
                 print(f"{peer.name:12} 97 MB unread for 4 s: {taken:.1f} MB taken, "
                       f"RSS +{grown:.1f} MB", flush=True)  # fmt: skip
-            for peer in peers:
+            for peer in held:
                 rss = memory(peer, 5000)
                 print(f"{peer.name:12} RSS at 5,000 streams: {rss:.0f} MB", flush=True)
-            stamp_errors(port, folder)
-            scrape_stall()
+            if "stamps" in PARTS:
+                stamp_errors(port, folder)
+            if "scrape" in PARTS:
+                scrape_stall()
         finally:
             for peer in peers:
                 peer.end()

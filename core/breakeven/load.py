@@ -85,15 +85,19 @@ class ArrivalWindow:
 
     def record(self, now: float) -> None:
         """One arrival at `now`. A clock that steps back counts into the newest slot."""
-        self._advance(now)
+        if (now - self._start) * self._per_s >= self._newest + 1:
+            self._advance(now)
         self._counts[self._newest % len(self._counts)] += 1
         self._total += 1
 
     def rate(self, now: float) -> float:
         """Arrivals per second over the window that ends at `now`."""
-        self._advance(now)
-        open_s = max(now - self._start, MIN_SPAN_S)
-        return self._total / min(open_s, self._window_s)
+        open_s = now - self._start
+        if open_s * self._per_s >= self._newest + 1:
+            self._advance(now)
+        if open_s >= self._window_s:
+            return self._total / self._window_s
+        return self._total / min(max(open_s, MIN_SPAN_S), self._window_s)
 
     def _advance(self, now: float) -> None:
         slot = int((now - self._start) * self._per_s)

@@ -102,6 +102,23 @@ class SSEDecoder:
             return data[6:-2]
         return None
 
+    def whole_events(self, data: bytes) -> list[bytes] | None:
+        """The payloads, if this read is nothing but unnamed one-line `data: …` events, all whole.
+
+        What engines send when a step's events, or the last one and [DONE], come together. None
+        means: give the same read to `receive_data`.
+        """
+        if not self._idle or b"\r" in data or len(data) > self._max or data[-2:] != b"\n\n":
+            return None
+        events = data[:-2].split(b"\n\n")
+        if data.count(b"\n") != 2 * len(events):
+            return None
+        for event in events:
+            if event[:6] != b"data: ":
+                return None
+        self._bom = False
+        return [event[6:] for event in events]
+
     def receive_data(self, data: bytes) -> list[SSEEvent]:
         """The events that these bytes complete, in order."""
         if not data:

@@ -151,6 +151,14 @@ class Steering:
         proven = self._plan.candidates[name].proven
         return proven is None or cohort not in proven.denied_cohorts
 
+    def steady(self, arm: str) -> bool:
+        """Whether an answered request of this arm changes nothing: no fault waits to be forgotten.
+
+        An answer says nothing of the baseline (see `saw`).
+        """
+        seen = self._seen.get(arm)
+        return seen is None or not seen.health.faults
+
     # --- what is seen ------------------------------------------------------------------------
 
     def saw(self, arm: str, signal: Signal, now: float) -> list[Transition]:

@@ -139,7 +139,7 @@ class StreamObserver:
         """Events so far."""
         return self._events
 
-    def receive_data(self, data: bytes, now: float, *, paused: bool = False) -> None:
+    def receive_data(self, data: bytes, now: float, paused: bool = False) -> None:
         """Take the body bytes of one read.
 
         Args:
@@ -160,6 +160,9 @@ class StreamObserver:
         payload = decoder.whole_event(data)
         if payload is not None:
             self._receive_event(payload)
+        elif (payloads := decoder.whole_events(data)) is not None:
+            for payload in payloads:
+                self._receive_event(payload)
         else:
             try:
                 for event in decoder.receive_data(data):

@@ -54,10 +54,11 @@ def decode(stream: bytes, *cuts: int) -> list[tuple[bytes | None, bytes]]:
     for start, end in zip((0, *cuts), (*cuts, len(stream)), strict=True):
         read = stream[start:end]
         payload = decoder.whole_event(read)
-        if payload is None:
+        payloads = decoder.whole_events(read) if payload is None else [payload]
+        if payloads is None:
             found += pairs(decoder.receive_data(read))
         else:
-            found.append((None, payload))
+            found += [(None, payload) for payload in payloads]
     return found
 
 
@@ -156,6 +157,20 @@ def test_whole_event_takes_only_what_needs_no_state() -> None:
     decoder.receive_data(b"data: held\n")
     assert decoder.whole_event(b"data: a\n\n") is None
     assert pairs(decoder.receive_data(b"data: a\n\n")) == [(None, b"held\na")]
+
+
+def test_whole_events_takes_only_whole_simple_events() -> None:
+    """Several one-line events in one read come out as they are; anything else is declined."""
+    assert SSEDecoder().whole_events(b"data: a\n\ndata: b\n\n") == [b"a", b"b"]
+    assert SSEDecoder().whole_events(b"data: a\n\ndata: \n\ndata: c\n\n") == [b"a", b"", b"c"]
+    for read in (b"", b"\n\n", b"data: a\n\ndata: b\n", b"data: a\n\n\n", b"data: a\n\n\n\n",
+                 b"data: a\ndata: b\n\ndata: c\n\n", b"data: a\n\n: ping\n\n",
+                 b"data: a\n\nevent: e\ndata: b\n\n", b"data: a\r\n\n",
+                 b"\ndata: a\n\n"):  # fmt: skip
+        assert SSEDecoder().whole_events(read) is None, read
+    decoder = SSEDecoder()
+    decoder.receive_data(b"data: held\n")
+    assert decoder.whole_events(b"data: a\n\ndata: b\n\n") is None
 
 
 def test_nothing_prints_or_pickles_the_data() -> None:

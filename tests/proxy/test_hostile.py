@@ -233,7 +233,7 @@ def test_a_large_body_that_waited_in_the_queue_goes_on(token_counts: str) -> Non
             await first.send(post())
             conn = await engine.accept()
             second.writer.write(post(body))
-            await until(lambda: any(c._paused_for for c in proxy.proxy.relay.connections))
+            await until(lambda: any(c.paused_for for c in proxy.proxy.relay.connections))
             await conn.send(ok(completion()))
             assert (await first.message()).status == 200
             assert (await conn.next()).body == body
@@ -255,7 +255,7 @@ def test_a_large_body_pipelined_behind_a_request_goes_on() -> None:
             client.writer.write(post() + post(body))
             conn = await engine.accept()
             await conn.request()
-            await until(lambda: any(c._paused_for for c in proxy.proxy.relay.connections))
+            await until(lambda: any(c.paused_for for c in proxy.proxy.relay.connections))
             await conn.send(ok(completion()))
             assert (await client.message()).status == 200
             assert (await conn.next()).body == body

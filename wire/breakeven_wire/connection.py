@@ -254,8 +254,8 @@ class Connection:
             connection = head.get(b"connection") or b""
             self._keep_alive = head.http_version == "1.1" and b"close" not in connection.lower()
             return
-        framed = head.get(b"content-length") is not None or _chunked(head)
-        self._until_close = not framed and status not in NO_BODY_STATUSES
+        if b"content-length" not in head.first and not _chunked(head):
+            self._until_close = status not in NO_BODY_STATUSES
 
     def on_chunk_header(self) -> None:
         self._told = True
@@ -295,5 +295,5 @@ def _refused(head: ResponseHead) -> str | None:
 
 
 def _chunked(head: ResponseHead) -> bool:
-    coding = head.get(b"transfer-encoding")
+    coding = head.first.get(b"transfer-encoding")
     return coding is not None and coding.lower().rstrip().endswith(b"chunked")

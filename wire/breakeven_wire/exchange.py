@@ -228,8 +228,7 @@ class Exchange:
     def succeed(self, trailers: Headers, stamp: float) -> None:
         """The response is whole."""
         if not self.done:
-            self._finish()
-            self.handler.on_end(trailers, stamp)
+            self._finish().on_end(trailers, stamp)
 
     def detach(self) -> None:
         """The connection goes back to the pool; the response is whole."""
@@ -254,8 +253,7 @@ class Exchange:
             if elsewhere is not None:
                 self._move(elsewhere)
                 return
-        self._finish()
-        self.handler.on_failure(failure)
+        self._finish().on_failure(failure)
 
     @property
     def whole_request_sent(self) -> bool:
@@ -344,7 +342,10 @@ class Exchange:
             connection, self._connection = self._connection, None
             connection.discard()
 
-    def _finish(self) -> None:
+    def _finish(self) -> ExchangeHandler:
+        """Ends it; who is to hear of that, and nothing ever after."""
+        # Handler and exchange know each other: apart, both are freed without the collector.
+        handler, self.handler = self.handler, _NOBODY
         self.done = True
         self._written.clear()
         if self._phase is Phase.CONNECT and self._alarm is not None:
@@ -355,7 +356,13 @@ class Exchange:
         if self._pool.may_step:
             self.clock_stepped = self._pool.check_clock() != self._clock_steps
         self._pool.forget(self)
+        return handler
 
 
+class _Nobody(ExchangeHandler):
+    """Hears nothing more."""
+
+
+_NOBODY = _Nobody()  # type: ignore[abstract]  # its methods do nothing, as meant
 _STALE_KINDS = frozenset({FailureKind.RESET, FailureKind.CLOSED_EARLY})
 """How a keep-alive connection that the engine closed meanwhile shows itself."""

@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 
+def _nothing() -> None:
+    """Nobody waits any more."""
+
+
 class Waiting:
     """One request at the desk; `leave` is guarded, so that no gauge can leak."""
 
@@ -67,7 +71,7 @@ class Admission:
         returned with `granted` set.
         """
         waiting = Waiting(self, on_admitted, on_expired)
-        if self.has_room:
+        if self.inflight < self.max_inflight and not self._queue:
             waiting.granted = True
             self.inflight += 1
             return waiting
@@ -82,11 +86,14 @@ class Admission:
         if waiting.left:
             return
         waiting.left = True
+        # They hold the request, which holds this: apart, all is freed without the collector.
+        waiting.on_admitted = waiting.on_expired = _nothing
         if waiting.timer is not None:
             waiting.timer.cancel()
         if waiting.granted:
             self.inflight -= 1
-            self._grant_next()
+            if self._queue:
+                self._grant_next()
         else:
             self._queue.pop(waiting, None)
 

@@ -72,7 +72,7 @@ class Arm:
     def arrive(self, now: float) -> LoadClass:
         """Counts an arrival (admitted, queued or rejected alike) and names the load it meets."""
         self._window.record(now)
-        return self._classes.classify(self.rate(now))
+        return self._classes.classify(self._window.rate(now) / self.settings.replicas)
 
     def rate(self, now: float) -> float:
         """Arrivals per second and replica over the last 30 s."""
@@ -194,7 +194,7 @@ class FrontDesk:
     def enter(self, arrival: Arrival, guest: Guest) -> Stay:
         """Chooses the arm, opens the observation, asks for a place."""
         cohort = self._cohort_of(arrival)
-        named = self._named_arm(arrival)
+        named = self._named_arm(arrival) if self._config.allow_arm_header else None
         arm = named or self._arm_for(arrival, cohort)
         seen: Observation
         metered = arrival.method == b"POST" and arrival.path in METERED
@@ -262,7 +262,7 @@ class FrontDesk:
 
     def _named_arm(self, arrival: Arrival) -> Arm | None:
         """The arm that a test names, where that is allowed."""
-        wanted = arrival.get(ARM_HEADER) if self._config.allow_arm_header else None
+        wanted = arrival.get(ARM_HEADER)
         if wanted is None:
             return None
         arm = self.arms.get(wanted.decode("latin-1"))

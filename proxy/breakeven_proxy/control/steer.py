@@ -114,6 +114,8 @@ class Control:
     def saw(self, arm: str, signal: Signal) -> None:
         """One health signal of an arm, from a probe or from its traffic."""
         try:
+            if signal is Signal.ANSWERED and self._steering.steady(arm):
+                return  # nearly every request
             self._note(self._steering.saw(arm, signal, self._clock()))
             self._show_health(arm)
         except Exception as error:  # noqa: BLE001 - see above

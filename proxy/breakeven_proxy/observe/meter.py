@@ -82,7 +82,7 @@ class Meter:
         self.arms = {arm: ArmMeters(metrics, arm, self._cohorts) for arm in arms}
         self.listeners: list[Callable[[Metered], None]] = []
         self.open_requests: set[RequestObservation] = set()
-        self.body_reader: Callable[[Arrival], RequestReader | None] = _no_reader
+        self.body_reader: Callable[[Arrival], RequestReader | None] | None = None
         self.fingerprints: dict[str, str | None] = dict.fromkeys(self.arms)
         """Newest system_fingerprint that an arm's answers carried."""
 
@@ -129,10 +129,6 @@ class RequestReader:
     def facts(self) -> RequestFacts | None:
         """What was found when it was whole."""
         return None
-
-
-def _no_reader(arrival: Arrival) -> RequestReader | None:  # noqa: ARG001 - the default
-    return None
 
 
 class PassingObservation:
@@ -187,7 +183,7 @@ class RequestObservation:
         self._cohort = self._arm.cohorts[cohort]
         self._load: LoadClass = load
         self._start = start
-        self._reader = meter.body_reader(arrival)
+        self._reader = None if meter.body_reader is None else meter.body_reader(arrival)
         self._stream: StreamObserver | None = None
         self._json: bytearray | None = None
         self._unread: str | None = None
@@ -215,8 +211,8 @@ class RequestObservation:
 
     def head(self, head: ResponseHead, stamp: float) -> None:  # noqa: ARG002 - the seam's
         """Decides how the body is read."""
-        encoding = head.get(b"content-encoding")
-        kind = head.get(b"content-type") or b""
+        encoding = head.first.get(b"content-encoding")
+        kind = head.first.get(b"content-type") or b""
         if encoding is not None and encoding.strip().lower() != b"identity":
             self._unread = "encoding"
         elif is_event_stream(head):
@@ -234,7 +230,7 @@ class RequestObservation:
     def body(self, data: bytes, stamp: float, paused: bool) -> None:
         """One read."""
         if self._stream is not None:
-            self._stream.receive_data(data, stamp, paused=paused)
+            self._stream.receive_data(data, stamp, paused)
         elif self._json is not None:
             if len(self._json) + len(data) > MAX_BODY_BYTES:
                 self._json, self._unread = None, "too_large"

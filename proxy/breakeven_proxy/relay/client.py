@@ -93,8 +93,8 @@ class ClientConnection(asyncio.Protocol):
     """Parses requests, serves them in order through a `Splice`, writes what it is given."""
 
     __slots__ = (
-        "_deadline", "_gone", "_limits", "_lingering", "_parser", "_paused_for", "_server",
-        "_splice", "_stall", "_transport", "_upload_due",
+        "_deadline", "_gone", "_limits", "_lingering", "_parser", "_server", "_splice", "_stall",
+        "_transport", "_upload_due", "paused_for",
     )  # fmt: skip
 
     def __init__(self, server: RelayServer) -> None:
@@ -107,7 +107,8 @@ class ClientConnection(asyncio.Protocol):
         self._splice: Splice | None = None
         self._lingering = False
         self._gone = False
-        self._paused_for: set[str] = set()
+        self.paused_for: set[str] = set()
+        """Why the client is not read, if it is not."""
         self._upload_due = 0.0
 
     # -- asyncio.Protocol
@@ -175,9 +176,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _advance(self) -> None:
         requests = self._parser.requests
-        if self._splice is None and requests:
-            self._serve(requests[0])
-        elif self._splice is not None and requests:
+        if requests and self._splice is None:
+            first, alone = requests[0], len(requests) == 1
+            self._serve(first)
+            if alone and first.complete and not first.waiting_bytes and not self.paused_for:
+                return  # it came whole and is on its way: nothing to balance
+        elif requests and self._splice is not None:
             self._splice.request_came()
         self._balance()
 
@@ -197,7 +201,7 @@ class ClientConnection(asyncio.Protocol):
         if self._gone:
             return
         incoming = self._parser.requests.pop(0)
-        self._paused_for.discard("engine")
+        self.paused_for.discard("engine")
         if not incoming.complete:
             self.linger()
         elif not keep_alive:
@@ -219,27 +223,21 @@ class ClientConnection(asyncio.Protocol):
                 self._deadline.set(self._limits.head_s)
             if self._parser.requests:
                 self._server.loop.call_soon(self._advance)
-        self._balance()
+        if self.paused_for:
+            self._balance()
 
     def _balance(self) -> None:
         """Pauses the client while it is ahead of us, resumes it when it is not."""
         if self._gone or self._lingering:
             return
         requests = self._parser.requests
-        if not self._paused_for and (
-            not requests
-            or (len(requests) == 1 and requests[0].complete and not requests[0].waiting_bytes)
-        ):
-            if self._splice is not None:
-                self._deadline.clear()
-            return  # nothing waits: the common case
         waiting = sum(request.waiting_bytes for request in requests)
         ahead = waiting > UPLOAD_HIGH_BYTES or len(requests) > 1 + MAX_PIPELINED
         if ahead:
             self.pause_reading("ahead")
         else:
             self.resume_reading("ahead")
-        if self._splice is not None and self.reading_body and not self._paused_for:
+        if self._splice is not None and self.reading_body and not self.paused_for:
             # The client's turn: its deadline moves with what it sends.
             grown = self._upload_due + requests[0].body_bytes / MIN_UPLOAD_RATE
             self._deadline.set(max(grown - self._server.loop.time(), 0.01))
@@ -252,16 +250,16 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_reading(self, reason: str) -> None:
         """Stops reading from the client, for a named reason."""
-        if not self._paused_for and not self._gone:
+        if not self.paused_for and not self._gone:
             self._transport.pause_reading()
-        self._paused_for.add(reason)
+        self.paused_for.add(reason)
         self._deadline.clear()
 
     def resume_reading(self, reason: str) -> None:
         """Reads on once no reason to pause is left."""
-        if reason in self._paused_for:
-            self._paused_for.discard(reason)
-            if not self._paused_for and not self._gone:
+        if reason in self.paused_for:
+            self.paused_for.discard(reason)
+            if not self.paused_for and not self._gone:
                 self._upload_due = self._server.loop.time() + self._limits.body_s
                 self._transport.resume_reading()
 
@@ -297,8 +295,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self._lingering = True
         self._parser.broken = True
-        if self._paused_for:
-            self._paused_for.clear()
+        if self.paused_for:
+            self.paused_for.clear()
             self._transport.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()

@@ -176,7 +176,7 @@ class AnswerHeads:
 
 def is_event_stream(head: ResponseHead) -> bool:
     """Whether the response is server-sent events."""
-    kind = head.get(b"content-type")
+    kind = head.first.get(b"content-type")
     return kind is not None and kind.lower().startswith(b"text/event-stream")
 
 

@@ -117,7 +117,8 @@ class Splice(ExchangeHandler):
             self._begin(None)
         if not self._body_ended or self._incoming.fault is not None:
             self.request_came()
-        self._client.body_was_taken()  # one that waited in the queue may have been paused
+        if self._client.paused_for or not self._incoming.complete:
+            self._client.body_was_taken()  # one that waited in the queue may have been paused
 
     def refused(self, visit: Visit, refusal: Refusal) -> None:
         """There is no room."""
