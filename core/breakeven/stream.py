@@ -324,51 +324,52 @@ class StreamObserver:
         counted = not self._uncounted
         tokens = usage if usage is not None else self._counted if counted and timed else None
         columns = self._columns or (None, None, None)
+        # By position: 45 keywords would cost as much as all the counting of a short stream.
         return StreamReport(
-            ending=ending,
-            end_s=max(now, self._now) + self._shift,
-            events=self._events,
-            events_counted=self._events - self._uncounted,
-            first_event_s=gaps.first,
-            last_event_s=last if timed else None,
-            ttft_s=gaps.first,
-            ttft_merged=gaps.first_merged,
-            ttfo_s=self._output_at,
-            answer_s=self._answer_s(choices),
-            counted_tokens=self._counted,
-            counted_by_logprobs=self._by_logprobs,
-            usage_tokens=usage,
-            tokens=tokens,
-            prompt_tokens=self._prompt_tokens,
-            reasoning_tokens=None if self._usage is None else self._usage.reasoning_tokens,
-            first_event_tokens=first_tokens,
-            decode_s=decode_s if timed else None,
-            decode_tokens=self._decode_tokens(tokens, first_tokens, first_events),
-            stream_cycles=self._events - first_events,
-            choices=len(choices),
-            epsilon_s=gaps.epsilon_s,
-            bursts=gaps.bursts,
-            burst_gaps=gaps.burst_gaps,
-            gap_bound_s=self._gap_bound,
-            burst_gaps_over=None if self._gap_bound is None else gaps.over,
-            burst_gap_max_s=gaps.max_s(),
-            burst_gap_p99_s=gaps.p99_s(),
-            unobserved_gaps=gaps.unobserved,
-            merged_reads=gaps.merged_reads,
-            backpressured=gaps.backpressured,
-            clock_steps=self._clock_steps,
-            max_burst_tokens=gaps.max_burst_tokens or None,
-            finish_reasons=tuple([choice.finish for choice in choices]),
-            empty=not self._seen,
-            done=self._done,
-            error_frame=self._error,
-            malformed=self._malformed,
-            truncated_event=truncated,
-            spec=self._spec,
-            system_fingerprint=self._fingerprint,
-            event_offsets_s=None if columns[0] is None else tuple(columns[0]),
-            event_tokens=None if columns[1] is None else tuple(columns[1]),
-            event_choices=None if columns[2] is None else tuple(columns[2]),
+            ending,
+            max(now, self._now) + self._shift,  # end_s
+            self._events,
+            self._events - self._uncounted,  # events_counted
+            gaps.first,  # first_event_s
+            last if timed else None,  # last_event_s
+            gaps.first,  # ttft_s
+            gaps.first_merged,  # ttft_merged
+            self._output_at,  # ttfo_s
+            self._answer_s(choices),
+            self._counted,  # counted_tokens
+            self._by_logprobs,  # counted_by_logprobs
+            usage,  # usage_tokens
+            tokens,
+            self._prompt_tokens,
+            None if self._usage is None else self._usage.reasoning_tokens,
+            first_tokens,  # first_event_tokens
+            decode_s if timed else None,
+            self._decode_tokens(tokens, first_tokens, first_events),
+            self._events - first_events,  # stream_cycles
+            len(choices),
+            gaps.epsilon_s,
+            gaps.bursts,
+            gaps.burst_gaps,
+            self._gap_bound,  # gap_bound_s
+            None if self._gap_bound is None else gaps.over,  # burst_gaps_over
+            gaps.max_s(),  # burst_gap_max_s
+            gaps.p99_s(),  # burst_gap_p99_s
+            gaps.unobserved,  # unobserved_gaps
+            gaps.merged_reads,
+            gaps.backpressured,
+            self._clock_steps,
+            gaps.max_burst_tokens or None,
+            tuple([choice.finish for choice in choices]),  # finish_reasons
+            not self._seen,  # empty
+            self._done,
+            self._error,  # error_frame
+            self._malformed,
+            truncated,  # truncated_event
+            self._spec,
+            self._fingerprint,  # system_fingerprint
+            None if columns[0] is None else tuple(columns[0]),  # event_offsets_s
+            None if columns[1] is None else tuple(columns[1]),  # event_tokens
+            None if columns[2] is None else tuple(columns[2]),  # event_choices
         )
 
     def _usage_tokens(self, choices: list[_Choice]) -> int | None:
