@@ -15,10 +15,12 @@ tokens, routing, verdicts.
 The handler (an `ExchangeHandler`; inherit from it to get the optional methods) hears, in order:
 `on_informational*  on_head  on_body*  on_end`, or at any point `on_failure`; exactly one of
 `on_end` and `on_failure` ends an exchange, and neither comes after `abort()`. It is called from
-the event loop, never from inside `pool.start()`.
+the event loop; from inside `pool.start()` only `on_pause_writing` can be.
 
 * `on_body(data, stamp)` is called once per *read* with all decoded body bytes of that read
   joined; `stamp` is the time of the read's last segment (kernel) or of the read itself (loop).
+  `exchange.frame` is the read itself when it was exactly one HTTP chunk, `exchange.more` says
+  whether another callback follows from the same read: for those who pass a response on.
 * Stamps, `pool.now()`, `exchange.started`, `.connected` and `.sent` are float seconds on one clock:
   CLOCK_REALTIME where `pool.stamps == "kernel"`, CLOCK_MONOTONIC where it is "loop". Use
   differences only. A step of the realtime clock during an exchange sets `exchange.clock_stepped`.
