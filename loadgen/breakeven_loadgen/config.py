@@ -123,11 +123,15 @@ def check(config: ReplayConfig) -> None:
             raise _bad(_flag(name), "must be above 0", value, "e.g. 60s")
     if not 0 <= config.cancel_share <= 1:
         raise _bad("cancel-share", "must be within 0 and 1", config.cancel_share, "e.g. 0.05")
-    if config.skip < 0 or config.seed < 0 or config.block < 0:
-        raise _bad("skip/seed/block", "must not be negative", None, "use 0 or more")
+    for name in ("skip", "seed", "block"):
+        if getattr(config, name) < 0:
+            raise _bad(name, "must not be negative", getattr(config, name), "use 0 or more")
     if not 1 <= config.workers <= MAX_WORKERS or (config.workers > 1 and config.shard is not None):
         mend = f"1 to {MAX_WORKERS}, and not with --shard"
         raise _bad("workers", "cannot be used so", config.workers, mend)
+    if config.workers > 1 and config.metrics_listen is not None:
+        mend = "leave it out: with --workers no process sees the whole run"
+        raise _bad("metrics-listen", "cannot be used so", config.metrics_listen, mend)
     for name in ("abort_below", "min_goodput"):
         value = getattr(config, name)
         if value is not None and not 0 < value <= 100:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,20 @@ def test_duration_and_count_together_take_the_shorter() -> None:
     assert len(draw(Arrival("constant"), 10.0, rng, duration_s=0.3, count=50)) == 3
     poisson = draw(Arrival("poisson"), 10.0, rng, duration_s=1000.0, count=7)
     assert len(poisson) == 7
+
+
+@pytest.mark.parametrize("kind", ["constant", "poisson", "gamma"])
+def test_a_count_bounds_the_draw_of_a_huge_window(
+    kind: Literal["constant", "poisson", "gamma"],
+) -> None:
+    """The same first arrivals as by count alone: the window behind them is not drawn."""
+    arrival = Arrival(kind, 2.0) if kind == "gamma" else Arrival(kind)
+    long, short = (
+        draw(arrival, 50.0, np.random.default_rng(7), duration_s=duration_s, count=20)
+        for duration_s in (1e300, None)
+    )
+    assert long.tolist() == short.tolist()
+    assert len(long) == 20
 
 
 def test_poisson_fills_its_window() -> None:

@@ -135,6 +135,26 @@ def test_unknown_option_names_the_nearest(capsys: pytest.CaptureFixture[str]) ->
         (["--warmup", "1h"], "all 2 arrivals fall into the warm-up"),
         (["--header", "Content-Length: 9"], "--header: cannot be set so (got 'Content-Length')"),
         (["--header", "X Y: 9"], "--header: cannot be set so"),
+        (["--skip", "-1"], "--skip: must not be negative (got -1)"),
+        (["--seed", "-2"], "--seed: must not be negative (got -2)"),
+        (["--block", "-3"], "--block: must not be negative (got -3)"),
+        (["--goodput", ""], "goodput: unknown SLO kind"),
+        (["--workers", "2", "--metrics-listen", "127.0.0.1:9"], "--metrics-listen: cannot be used"),
+        (
+            [
+                "synthetic:in=10000001,out=1",
+                "--url",
+                "http://127.0.0.1:1",
+                "--out",
+                "o",
+                "--rate",
+                "1",
+                "--requests",
+                "2",
+            ],
+            "at most 10000000 tokens (got 10000001)",
+        ),
+        (["--out", "a\0b"], "--out: cannot be used as a folder"),
     ],
 )
 def test_bad_input_is_exit_2_and_nothing_is_sent(

@@ -80,6 +80,7 @@ def test_drawn_arrivals_cycle_through_the_lengths() -> None:
         ({"arrival": Arrival("poisson"), "rate": 2.0}, "nothing ends the run"),
         ({"arrival": Arrival("poisson"), "rate": None, "requests": 3}, "need a rate"),
         ({"arrival": Arrival("constant"), "rate": 1e9, "duration_s": 60.0}, "would offer"),
+        ({"arrival": Arrival("poisson"), "rate": 1e12, "duration_s": 1e300}, "would offer"),
         ({"arrival": Arrival("constant"), "rate": 0.01, "duration_s": 5.0}, "no arrival"),
         ({"skip": 30}, "holds no arrival"),
         ({"window_s": (1e6, 2e6)}, "holds no arrival"),

@@ -312,6 +312,53 @@ def test_own_metrics_while_it_runs(run: Run) -> None:
     assert 'loadgen_requests_total{verdict="good"}' in values
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": "http://127.0.0.1:1"}, "/v1/models"),
+        ({"url": "http://127.0.0.1:1", "workers": 2}, "/v1/models"),
+        ({"metrics_listen": "taken"}, "cannot listen"),
+    ],
+)
+def test_a_refused_run_keeps_the_results_that_force_would_replace(
+    run: Run, tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    """--force removes an earlier run only once nothing can refuse this one any more."""
+    with scripted() as target:
+        result, _ = run(target.url)
+        before = {path.name: path.read_bytes() for path in result.folder.iterdir()}
+        given = {"url": target.url, "out": str(result.folder), "force": True} | options
+        if given.get("metrics_listen"):
+            given["metrics_listen"] = target.url.removeprefix("http://")
+        with pytest.raises((InputError, NotReadyError), match=words):
+            run(**given)
+    after = {p.name: p.read_bytes() for p in result.folder.iterdir() if p.is_file()}
+    assert after == before
+    assert [path.name for path in result.folder.iterdir() if path.is_dir()] == []
+
+
+def test_a_page_that_cannot_be_served_leaves_no_folder(run: Run, tmp_path: Path) -> None:
+    """--metrics-listen at a taken port: nothing was sent, so nothing is left."""
+    with scripted() as target:
+        taken, out = target.url.removeprefix("http://"), str(tmp_path / "refused")
+        with pytest.raises(InputError, match="choose a free port"):
+            run(target.url, metrics_listen=taken, out=out)
+    assert not (tmp_path / "refused").exists()
+
+
+def test_force_removes_the_parts_of_a_killed_run(run: Run, tmp_path: Path) -> None:
+    """Else `report` after another kill would take the old workers' rows for this run's."""
+    with scripted() as target:
+        old, _ = run(target.url, out=str(tmp_path / "out" / "workers" / "7"))
+        assert old.folder.is_dir()
+        for workers in (1, 2):
+            result, rows = run(
+                target.url, out=str(tmp_path / "out"), force=True, workers=workers, requests=4
+            )
+            assert len(rows) == 4
+            assert not (result.folder / "workers").exists()
+
+
 def free_port() -> int:
     import socket
 

@@ -73,20 +73,22 @@ class RunCollector(Collector):
 class MetricsPage:
     """An HTTP server with one page."""
 
-    def __init__(self, runner: web.AppRunner, address: tuple[str, int]) -> None:
+    def __init__(
+        self, runner: web.AppRunner, registry: CollectorRegistry, address: tuple[str, int]
+    ) -> None:
         self._runner = runner
+        self._registry = registry
         self.address = address
 
     @classmethod
-    async def serve(cls, listen: str, state: RunState) -> MetricsPage:
-        """Listen on HOST:PORT.
+    async def serve(cls, listen: str) -> MetricsPage:
+        """Listen on HOST:PORT; the page is empty until `show`.
 
         Raises:
             InputError: no HOST:PORT, or the address cannot be used.
         """
         host, port = host_port(listen)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(RunCollector(state))
 
         async def page(_: web.Request) -> web.Response:
             body = generate_latest(registry)
@@ -108,7 +110,11 @@ class MetricsPage:
                 mend="choose a free port",
             ) from None  # fmt: skip
         address: tuple[str, int] = runner.addresses[0][:2]
-        return cls(runner, address)
+        return cls(runner, registry, address)
+
+    def show(self, state: RunState) -> None:
+        """The counts of this run."""
+        self._registry.register(RunCollector(state))
 
     async def close(self) -> None:
         """Stop listening."""

@@ -28,9 +28,10 @@ from ..traffic.content import (
 from ..traffic.formats import TraceSource, load_trace
 from ..traffic.plan import Plan, PlanSettings, make_plan, split_inflight, take_shard
 from ..traffic.pool import Pool, PoolPrompts, read_pool
+from .results import WORKERS
 
-WORKERS = "workers"
-"""Folder of the workers' results while they run; joined and removed at the end."""
+MAX_PROMPT_TOKENS = 10_000_000
+"""No engine takes a longer prompt, and a few longer ones would not fit in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def prepare(config: ReplayConfig) -> Prepared:
         InputError: any option or file that cannot be used.
     """
     settings.check(config)
-    slo = parse_goodput(config.goodput) if config.goodput else None
+    # An empty text is refused there: an unset shell variable must not turn the SLO off.
+    slo = None if config.goodput is None else parse_goodput(config.goodput)
     shard = settings.shard_of(config)
     source = load_trace(
         config.trace,
@@ -87,9 +89,20 @@ def prepare(config: ReplayConfig) -> Prepared:
         slo,
         pool,
     )
-    if pool is not None:
+    if pool is None:
+        _check_lengths(plan)
+    else:
         _pool_prompts(prepared, pool)  # a pool that is too small is refused before anything is sent
     return prepared
+
+
+def _check_lengths(plan: Plan) -> None:
+    longest = max((planned.arrival.in_tokens for planned in plan.arrivals), default=0)
+    if longest > MAX_PROMPT_TOKENS:
+        raise InputError(
+            f"a synthetic prompt has at most {MAX_PROMPT_TOKENS} tokens", key="TRACE",
+            value=longest, mend="mend the prompt length in the trace",
+        )  # fmt: skip
 
 
 def plan_settings(config: ReplayConfig) -> PlanSettings:
@@ -154,9 +167,10 @@ def make_folder(out: str, force: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         held = sorted(path.name for path in folder.iterdir())
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte
+        why = (isinstance(error, OSError) and error.strerror) or error
         raise InputError(
-            f"cannot be used as a folder: {error.strerror}", key="--out", value=out,
+            f"cannot be used as a folder: {why}", key="--out", value=out,
             mend="choose another folder",
         ) from None  # fmt: skip
     if held and not force:

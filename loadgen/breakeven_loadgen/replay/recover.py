@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from . import merge, results
-from .prepare import WORKERS
-from .results import RunResult
+from .results import WORKERS, RunResult
 from .spool import SPOOL, read_spool
 from .summary import evaluate, exit_code
 

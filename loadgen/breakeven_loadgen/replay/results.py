@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +39,8 @@ SUMMARY = "summary.json"
 PROVENANCE = "provenance.json"
 OWN_FILES = (REQUESTS, SUMMARY, PROVENANCE, SPOOL, "engine.parquet", "report.html", "requests.csv")
 """Files that a run writes; --force removes those of an earlier run."""
+WORKERS = "workers"
+"""Folder of the workers' results while they run; joined and removed at the end."""
 SECRET_OPTIONS = ("header", "content")
 """Options whose values are not stored: keys of customers, a path that may name one."""
 
@@ -197,11 +200,23 @@ def write_json(path: Path, value: Any) -> None:
 # --- the end of a run -----------------------------------------------------------------------------
 
 
-def clean(folder: Path) -> None:
-    """Remove the files of an earlier run (only those that a run writes)."""
+def clean(folder: Path, keep: Collection[Path] = ()) -> None:
+    """Remove the files of an earlier run (only those that a run writes), its workers' parts too.
+
+    Args:
+        keep: parts that belong to the run that begins.
+    """
     for name in OWN_FILES:
         with contextlib.suppress(FileNotFoundError):
             (folder / name).unlink()
+    workers = folder / WORKERS
+    for part in sorted(path for path in workers.glob("*") if path not in keep):
+        if part.is_dir():  # left by a killed run: `report` would take its rows for this one's
+            clean(part)
+            with contextlib.suppress(OSError):
+                part.rmdir()
+    with contextlib.suppress(OSError):
+        workers.rmdir()
 
 
 def finish(folder: Path, record: dict[str, Any]) -> RunResult:

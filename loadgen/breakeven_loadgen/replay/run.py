@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
@@ -37,6 +37,9 @@ from .process import quiet_gc, raise_file_limit, start_time
 from .results import RunResult
 from .spool import Spool
 from .target import calibrate, look_at
+
+if TYPE_CHECKING:
+    from .metrics import MetricsPage
 
 TICK_S = 0.01
 """Housekeeping period: bodies ahead, spool, samples."""
@@ -172,8 +175,10 @@ def replay(
     return results.finish(folder, results.final_record(outcome.record, outcome))
 
 
-async def _nothing() -> None:
-    """No page was served."""
+async def _listen(address: str) -> MetricsPage:
+    from .metrics import MetricsPage  # here: its libraries take a while to import
+
+    return await MetricsPage.serve(address)
 
 
 class _Run:
@@ -207,6 +212,7 @@ class _Run:
         raise_file_limit()
         pool = EnginePool(Origin.parse(config.url), stamps=config.stamps)
         sampler = EngineSampler.of(config.metrics_url, config.proxy_metrics_url)
+        page: MetricsPage | None = None
         try:
             headers = settings.headers_of(config)
             target = await look_at(pool, headers, config.model)
@@ -215,7 +221,10 @@ class _Run:
                 endpoint = settings.endpoint_of(config)
                 calibration = await calibrate(pool, headers, target.model, endpoint)
             await sampler.before()
+            if config.metrics_listen is not None:
+                page = await _listen(config.metrics_listen)
             record = results.first_record(self._prepared, target, pool.stamps)
+            # Every refusal came before: what an earlier run left is removed only now.
             results.clean(self._folder)
             results.write_record(self._folder, record)
             maker = bodies(self._prepared, target.model, calibration)
@@ -231,10 +240,14 @@ class _Run:
                     labels=(config.arm, config.block),
                 )
                 work = _Work(ahead, spool, sampler, RunState.of(self._prepared.plan, offer))
+                if page is not None:
+                    page.show(work.state)
                 drained_s = await self._offer(work)
             sampler.write(self._folder)
             return self._outcome(work, record, drained_s)
         finally:
+            if page is not None:
+                await page.close()
             await sampler.close()
             await pool.close()
 
@@ -253,37 +266,25 @@ class _Run:
     async def _offer(self, work: _Work) -> float:
         """Offer everything and wait for the answers; seconds from the start to the last one."""
         state = work.state
-        close_page = await self._listen(state)
-        try:
-            # The last thing before the first arrival: whatever came before cannot make it late.
-            state.begin(await self._start_s())
-            pacer = Pacer(state.start_s, self._prepared.plan.offsets, state.offer.fire)
-            state.offer.poke = pacer.poke
-            with self._signals(pacer, state.offer):
-                state.watch.start()
-                pacer.start()
-                await self._until(pacer.done, pacer, work)
-                state.watch.mark()
-                state.phase = "draining"
-                await self._until(asyncio.ensure_future(state.offer.idle.wait()), pacer, work)
-            state.watch.stop()
-            drained_s = state.elapsed_s
-            if self._sampling is not None:
-                await self._sampling
-            await work.sampler.after(drained_s)
-            if self._progress is not None:
-                self._progress.update(state.glance())
-        finally:
-            await close_page()
+        # The last thing before the first arrival: whatever came before cannot make it late.
+        state.begin(await self._start_s())
+        pacer = Pacer(state.start_s, self._prepared.plan.offsets, state.offer.fire)
+        state.offer.poke = pacer.poke
+        with self._signals(pacer, state.offer):
+            state.watch.start()
+            pacer.start()
+            await self._until(pacer.done, pacer, work)
+            state.watch.mark()
+            state.phase = "draining"
+            await self._until(asyncio.ensure_future(state.offer.idle.wait()), pacer, work)
+        state.watch.stop()
+        drained_s = state.elapsed_s
+        if self._sampling is not None:
+            await self._sampling
+        await work.sampler.after(drained_s)
+        if self._progress is not None:
+            self._progress.update(state.glance())
         return drained_s
-
-    async def _listen(self, state: RunState) -> Callable[[], Awaitable[None]]:
-        """Serve /metrics if that was asked for; what ends it."""
-        if self._config.metrics_listen is None:
-            return _nothing
-        from .metrics import MetricsPage  # here: its libraries take a while to import
-
-        return (await MetricsPage.serve(self._config.metrics_listen, state)).close
 
     async def _start_s(self) -> float:
         if self._start is not None:

@@ -23,8 +23,8 @@ from . import results
 from .engine import EngineSampler
 from .glance import Glance, Progress, together
 from .merge import merge
-from .prepare import WORKERS, Prepared
-from .results import RunResult
+from .prepare import Prepared
+from .results import WORKERS, RunResult
 from .worker import READY, config_line
 
 LEAD_S = 0.25
@@ -38,7 +38,6 @@ def replay_workers(prepared: Prepared, folder: Path, progress: Progress | None =
     Raises:
         InputError, NotReadyError, BreakevenError: as the first worker that failed said.
     """
-    results.clean(folder)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         parts, sampler, interrupted = runner.run(_Parent(prepared, folder, progress).main())
     return collect(folder, parts, sampler, interrupted)
@@ -83,6 +82,7 @@ class _Parent:
                 processes.append(await self._spawn(i, part))
             self._forward_signals(processes)
             await asyncio.gather(*(self._ready(process) for process in processes))
+            results.clean(self._folder, keep=parts)  # every refusal came before: nothing is lost
             start_s = time.monotonic() + LEAD_S
             if config.start_at is not None:
                 start_s = time.monotonic() + config.start_at - time.time()

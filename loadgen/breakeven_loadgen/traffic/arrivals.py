@@ -6,6 +6,7 @@ Not here: waiting for a time (pacer), what is sent (content).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
@@ -98,14 +99,16 @@ def draw(
     """Offsets of a constant, Poisson or gamma process: the first `count`, or all below
     `duration_s`, or the shorter of both when both are given."""
     if arrival.kind == "constant":
-        most = [count] if count is not None else []
-        most += [int(rate * duration_s + COUNT_SLACK)] if duration_s is not None else []
-        return constant(rate, min(most))
+        least: list[float] = [count] if count is not None else []
+        least += [rate * duration_s + COUNT_SLACK] if duration_s is not None else []
+        return constant(rate, int(min(least)))
     if duration_s is None:
         assert count is not None
         return renewal(arrival, rate, count, rng)
-    offsets = renewal(arrival, rate, max(16, int(rate * duration_s * 1.2)), rng)
-    while offsets[-1] < duration_s:
+    # No more than `count`: a window of a year at 1000/s need not be drawn for 200 requests.
+    most = math.inf if count is None else count
+    offsets = renewal(arrival, rate, int(min(most, max(16.0, rate * duration_s * 1.2))), rng)
+    while offsets[-1] < duration_s and len(offsets) < most:
         more = renewal(arrival, rate, max(16, len(offsets) // 4), rng)
         offsets = np.concatenate([offsets, offsets[-1] + more])
     offsets = offsets[offsets < duration_s]

@@ -209,10 +209,10 @@ def _drawn_times(settings: PlanSettings) -> Offsets:
             key="--duration",
             mend="give --duration or --requests",
         )
-    expected = settings.requests or int(settings.rate * (total_s or 0.0))
+    expected = settings.requests or settings.rate * (total_s or 0.0)
     if expected > MAX_ARRIVALS:
         raise InputError(
-            f"the run would offer {expected} arrivals",
+            f"the run would offer {expected:.4g} arrivals",
             key="--rate",
             value=settings.rate,
             mend=f"stay below {MAX_ARRIVALS}",
