@@ -70,13 +70,14 @@ class Admission:
         `on_admitted` is called later only if the request had to wait; a granted `Waiting` is
         returned with `granted` set.
         """
-        waiting = Waiting(self, on_admitted, on_expired)
         if self.inflight < self.max_inflight and not self._queue:
+            waiting = Waiting(self, _nothing, _nothing)  # nobody is called: let go of both at once
             waiting.granted = True
             self.inflight += 1
             return waiting
         if len(self._queue) >= self.max_queue:
             return None
+        waiting = Waiting(self, on_admitted, on_expired)
         self._queue[waiting] = None
         waiting.timer = self._loop.call_later(self.queue_timeout_s, self._expire, waiting)
         return waiting
