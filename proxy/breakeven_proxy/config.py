@@ -291,6 +291,11 @@ def check(settings: ProxySettings, file: str | None) -> None:
         raise wrong(
             "trace_recording.directory", "no such directory", recording.directory, "make it"
         )
+    trips = settings.routing.state_file
+    if trips is not None and (not Path(trips).parent.is_dir() or Path(trips).is_dir()):
+        # Found out at the first trip, it would be too late: a restart would arm the arm again.
+        mend = "name a file in a directory that exists"
+        raise wrong("routing.state_file", "cannot hold the tripped arms", trips, mend)
 
 
 _PORT = re.compile(r"[0-9]{1,5}\Z")

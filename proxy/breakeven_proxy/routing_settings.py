@@ -215,6 +215,12 @@ def check_routing(
         raise ConfigError(
             "no such arm", file=file, key="routing.arm", value=routing.arm, mend=known
         )  # fmt: skip
+    health = routing.health
+    if health.max_hold_s < health.hold_s:
+        raise ConfigError(
+            f"lies below hold_s ({health.hold_s:g})", file=file, key="routing.health.max_hold_s",
+            value=health.max_hold_s, mend="raise it, or lower hold_s",
+        )  # fmt: skip
     if routing.policy == "split":
         for name in routing.weights:
             if name not in roles:

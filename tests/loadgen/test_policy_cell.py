@@ -183,6 +183,12 @@ def test_no_gateway_answers() -> None:
         look("http://127.0.0.1:9")
 
 
+def test_an_admin_port_that_is_no_address_is_bad_input() -> None:
+    """Exit 2, as for --url: waiting for it helps nobody."""
+    with pytest.raises(InputError, match="write it as http://HOST:PORT"):
+        look("nonsense")
+
+
 def test_watcher_orders_and_filters() -> None:
     """Only this arm, only changes to or from serving, only after the start; each once."""
     watcher = Watcher("http://127.0.0.1:9", "d")
@@ -239,6 +245,9 @@ def test_least_holds() -> None:
         ({"high_rps": 12.0}, "--high", "strays by 2.5 req/s, which reaches the threshold at 10"),
         ({"hold_s": 50.0}, "--hold", "at least 54s"),
         ({"high_hold_s": 49.0}, "--high-hold", "at least 50s"),
+        ({"hold_s": 1e99}, "--hold/--cycles", "longer than a year"),
+        ({"cycles": 10**12}, "--hold/--cycles", "longer than a year"),
+        ({"high_rps": 1e9}, "--high", "stay below 10000000"),
     ],
 )
 def test_a_profile_that_cannot_tell_is_refused(

@@ -18,6 +18,7 @@ import orjson
 
 from breakeven.errors import NotReadyError
 from breakeven.load import WINDOW_S
+from breakeven_wire import Origin
 
 from .policy_figures import Switch
 from .policy_profile import Rules
@@ -39,8 +40,9 @@ def look(admin: str) -> dict[str, Any]:
     """`routing` of the gateway's /status.
 
     Raises:
-        NotReadyError: it cannot be reached, or is no gateway.
+        InputError: no address. NotReadyError: it cannot be reached, or is no gateway.
     """
+    Origin.parse(admin)
     try:
         with urllib.request.urlopen(f"{admin.rstrip('/')}/status", timeout=5) as response:
             status = orjson.loads(response.read())

@@ -22,6 +22,7 @@ from breakeven.errors import InputError
 from breakeven.load import WINDOW_S
 from breakeven.trace import Arrival, Header, arrival_line, header_line
 
+from ..traffic.plan import MAX_ARRIVALS, MAX_RUN_S
 from .policy_figures import Level
 
 CLEAR_SD = 4.0
@@ -166,6 +167,7 @@ def check_profile(cell: PolicyCell, rules: Rules) -> None:
         InputError: the rates do not lie around the thresholds, their noise reaches them, or a
             level is too short; with what would do.
     """
+    _check_size(cell)
     enter, leave = rules.enter_rps, rules.leave_rps
     if not cell.low_rps < enter <= leave < cell.high_rps:
         raise InputError(
@@ -186,10 +188,26 @@ def check_profile(cell: PolicyCell, rules: Rules) -> None:
     ):
         if given_s < least_s:
             raise InputError(
-                "too short for the gateway to follow: its load is defined over "
-                f"{WINDOW_S:g} s, its window is {rules.window_s:g} s, its dwell {rules.dwell_s:g}",
+                f"too short for the gateway to follow: its load is defined over {WINDOW_S:g} s, "
+                f"its window is {rules.window_s:g} s, its dwell {rules.dwell_s:g} s",
                 key=key, value=f"{given_s:g}s", mend=f"at least {math.ceil(least_s)}s",
             )  # fmt: skip
+
+
+def _check_size(cell: PolicyCell) -> None:
+    high_s = cell.high_hold_s if cell.high_hold_s is not None else cell.hold_s
+    low_s, high_s = cell.cycles * cell.hold_s, (cell.cycles + 1) * high_s
+    if low_s + high_s > MAX_RUN_S:
+        raise InputError(
+            "the run would last longer than a year", key="--hold/--cycles",
+            value=f"{low_s + high_s:.3g}s", mend="hold shorter, or fewer cycles",
+        )  # fmt: skip
+    expected = cell.low_rps * low_s + cell.high_rps * high_s
+    if expected > MAX_ARRIVALS:
+        raise InputError(
+            f"the run would offer {expected:.3g} requests", key="--high",
+            value=cell.high_rps, mend=f"stay below {MAX_ARRIVALS}",
+        )  # fmt: skip
 
 
 def _noisy(

@@ -205,9 +205,12 @@ class RequestObservation:
         self._start = start_of(self._arrival, stamps)
 
     def overdue(self, arm: str, limit_s: float, now: float) -> bool:
-        """Whether it is a stream of this arm whose first event is late (`now`: monotonic)."""
-        waits = self._stream is not None and not self._stream.started
-        return waits and self._arm.arm == arm and now - self._arrival.monotonic > limit_s
+        """Whether the arm is late with a stream's first event (`now`: monotonic), or, before the
+        head that says whether it is one, with any answer: past the SLO's e2e bound."""
+        late, e2e_s = self._stream is not None and not self._stream.started, self._meter.slo.e2e_s
+        if self._stream is None and self._json is None and self._unread is None:
+            late, limit_s = e2e_s is not None, max(limit_s, e2e_s or 0.0)
+        return late and self._arm.arm == arm and now - self._arrival.monotonic > limit_s
 
     def head(self, head: ResponseHead, stamp: float) -> None:  # noqa: ARG002 - the seam's
         """Decides how the body is read."""

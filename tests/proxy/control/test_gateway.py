@@ -414,6 +414,31 @@ def test_streams_that_wait_too_long_trip_before_they_end() -> None:
     dialogue(script())
 
 
+def test_an_engine_that_sends_no_head_trips_past_the_e2e_bound() -> None:
+    """It ends no request, and no head says that they are streams: late is past the e2e bound."""
+
+    async def script() -> None:
+        guard = {"min_requests": 10, "ttft_p95_s": 0.01}
+        slo = {"e2e_s": 0.02}
+        async with gateway({"guard": guard}, slo=slo) as (_, draft, proxy):
+            clients, conns = [], []
+            for _ in range(12):
+                client = await proxy.dial()
+                await client.send(post())
+                conn = await draft.accept()
+                await conn.request()
+                clients.append(client)
+                conns.append(conn)
+            await until(lambda: state(proxy) == "tripped")
+            routing = (await proxy.status())["routing"]
+            assert routing["candidates"]["draft"]["reason"] == "guard_ttft_p95"
+            for client, conn in zip(clients, conns, strict=True):
+                client.close()
+                conn.close()
+
+    dialogue(script())
+
+
 def test_unmetered_requests_follow_the_arm() -> None:
     """A GET through the traffic port meets the candidate, and the baseline once it is out."""
 
