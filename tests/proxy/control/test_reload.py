@@ -157,19 +157,20 @@ def test_a_trip_outlives_a_reload() -> None:
     dialogue(script())
 
 
-def test_a_bad_configuration_is_refused_and_the_old_one_goes_on() -> None:
+def test_a_bad_configuration_is_refused_and_the_old_one_goes_on(tmp_path: Path) -> None:
     """Each of these changes nothing: traffic, arms and state stay; the reason is named."""
 
     async def script() -> None:
         async with gateway() as (base, draft, proxy, values):
             client, conn = await begin_stream(proxy, draft)
+            trips = str(tmp_path / "trips.json")
             bad: list[tuple[Values, str]] = [
                 ({"listen": "127.0.0.1:9"}, "listen: cannot change while running"),
                 ({"epsilon_s": 0.003}, "epsilon_s: cannot change while running"),
                 ({"slo": {"ttft_s": 0.2}}, "slo: cannot change while running"),
                 ({"routing": {"arm": "nobody"}}, "routing.arm: no such arm"),
                 ({"routing": {"policy": "split"}}, "no arm has a weight"),
-                ({"routing": {"state_file": "/tmp/x"}}, "routing.state_file: cannot change"),
+                ({"routing": {"state_file": trips}}, "routing.state_file: cannot change"),
                 ({"arms": {}}, "no engine is named"),
                 ({"certificate": "/no/such/file"}, "/no/such/file"),
                 ({"arms": {"base": {"url": "nonsense"}}}, "arms.base.url"),
