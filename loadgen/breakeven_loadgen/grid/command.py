@@ -37,9 +37,8 @@ GRID_FILE = click.argument("grid", type=click.Path(path_type=Path, dir_okay=Fals
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def plan_command(grid: Path, out: str | None, as_json: bool) -> None:
     """Print the unfilled grid, the order of runs, the time and the cost. Sends nothing."""
-    from rich.console import Console
-
     from ..judge.dataset import write_record
+    from ..report.tables import results_console
     from .config import read_grid_config
     from .plan import make_plan
     from .show import plan_json, print_plan
@@ -49,7 +48,7 @@ def plan_command(grid: Path, out: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(orjson.dumps(plan_json(record, windows), option=orjson.OPT_INDENT_2))
     else:
-        print_plan(record, windows, Console())
+        print_plan(record, windows, results_console())
     if out is not None:
         folder = Path(out)
         if folder.exists() and any(folder.iterdir()):

@@ -21,10 +21,9 @@ def decide_command(folder: Path, as_json: bool, use_exit_code: bool) -> ExitCode
 
     Exits 4 when a validity gate failed: such a grid is not evidence.
     """
-    from rich.console import Console
-
     from breakeven.decision import Decision
 
+    from ..report.tables import results_console
     from .decide import decide_folder
     from .report_html import write_report
     from .tables import print_decision
@@ -34,7 +33,7 @@ def decide_command(folder: Path, as_json: bool, use_exit_code: bool) -> ExitCode
     if as_json:
         click.echo(orjson.dumps(decided.record, option=orjson.OPT_INDENT_2))
     else:
-        print_decision(decided, folder, Console())
+        print_decision(decided, folder, results_console())
     decision = decided.outcome.decision
     if decision is Decision.INVALID:
         return ExitCode.NOT_EVIDENCE
@@ -45,8 +44,7 @@ def decide_command(folder: Path, as_json: bool, use_exit_code: bool) -> ExitCode
 
 def report_grid(folder: Path, *, as_json: bool) -> ExitCode:
     """`loadgen report` on a grid: tables and report.html; the decision's exit code is decide's."""
-    from rich.console import Console
-
+    from ..report.tables import results_console
     from .decide import decide_folder
     from .report_html import write_report
     from .tables import print_decision
@@ -56,6 +54,6 @@ def report_grid(folder: Path, *, as_json: bool) -> ExitCode:
     if as_json:
         click.echo(orjson.dumps(decided.record, option=orjson.OPT_INDENT_2))
     else:
-        print_decision(decided, folder, Console())
+        print_decision(decided, folder, results_console())
         click.echo(f"pictures: {path}")
     return ExitCode.OK
