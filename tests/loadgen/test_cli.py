@@ -277,6 +277,16 @@ def test_report_of_no_result_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFix
     assert "is missing" in capsys.readouterr().err
 
 
+def test_a_refused_merge_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, the part is named, and nothing was made."""
+    code = run(["merge", str(tmp_path / "all"), str(tmp_path / "nosuch")])
+    assert code is ExitCode.USAGE
+    assert "nosuch" in capsys.readouterr().err
+    assert not (tmp_path / "all").exists()
+
+
 def test_merge_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two shards by command line, one result."""
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 import orjson
 
+from breakeven.errors import InputError
 from breakeven.exitcodes import ExitCode
 
 from ..replay.merge import merge
-from ..replay.prepare import make_folder
+from ..replay.prepare import drop_if_empty, make_folder
 from ..report.tables import print_summary
 
 
@@ -21,7 +22,12 @@ from ..report.tables import print_summary
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of tables.")
 def merge_command(out: str, parts: tuple[Path, ...], force: bool, as_json: bool) -> ExitCode:
     """Join the result folders PARTS of all shards into OUT."""
-    result = merge(make_folder(out, force), parts)
+    folder = make_folder(out, force)
+    try:
+        result = merge(folder, parts)
+    except InputError:
+        drop_if_empty(folder)
+        raise
     if as_json:
         click.echo(orjson.dumps(result.summary, option=orjson.OPT_INDENT_2))
     else:
