@@ -187,3 +187,10 @@ def test_failed_names_only_failures() -> None:
     found = [gates.GateResult("a", True, ""), gates.GateResult("b", False, ""),
              gates.GateResult("c", None, "")]  # fmt: skip
     assert gates.failed(found) == ["b"]
+
+
+def test_a_page_that_was_lost_during_the_run_is_not_called_missing() -> None:
+    """The engine died: --metrics-url was given, and the words hold then, too."""
+    found = gates.tokens(client_tokens=5, engine_tokens=None, proxy_tokens=None, unfinished=1)
+    assert found.passed is None
+    assert "read before and after the run" in found.reason

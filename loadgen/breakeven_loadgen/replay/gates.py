@@ -219,7 +219,8 @@ def tokens(
     known = {name: value for name, value in others.items() if value is not None}
     figures = {"client": float(client_tokens)} | {n: float(v) for n, v in known.items()}
     if not known:
-        return GateResult("tokens", None, "no --metrics-url to compare with", figures)
+        why = "no --metrics-url page, read before and after the run, to compare with"
+        return GateResult("tokens", None, why, figures)
     for name, value in known.items():
         extra = value - client_tokens
         if extra < 0 or (extra > 0 and not unfinished):
