@@ -2,7 +2,7 @@
 
 Here: resources, hours, prices, and the ratio of sums. Not here: which responses are good (slo),
 statistics. Failed, retried and cancelled work needs no extra penalty: it is fleet time, and all
-fleet time is in the numerator. Money in US dollars; design/measurement.md, "Cost".
+fleet time is in the numerator. Money in US dollars; docs/definitions.md, "Cost".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Here: the rows and their wording. Not here: the facts (facts), how they are measured or tested
 (judge), files. The rows only compare figures that were measured; each names the gate
-that chose it, the figures, and the risk to test next. Source: design/experiment.md.
+that chose it, the figures, and the risk to test next. Source: docs/definitions.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timed points of a stream: gaps, bursts and what of them may enter a statistic.
 
-Implements measurement.md, "burst", "burst gap" and "Reads, merges and pauses", once for proxy and
-generator. Not here: which events a read holds and how many tokens they carry (`breakeven.stream`).
+Implements docs/definitions.md, "Burst", "Burst gap" and "Reads, merges and pauses", once for proxy
+and generator. Not here: which events a read holds and their tokens (`breakeven.stream`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .histogram import (
 )
 
 EPSILON_S = 0.002
-"""Events closer than this belong to one burst (measurement.md; loadgen calibrates it)."""
+"""Events closer than this belong to one burst (docs/definitions.md; loadgen calibrates it)."""
 KEPT_GAPS = 256
 """How many of a stream's longest burst gaps are kept: its p99 is exact below 25,600 gaps."""
 

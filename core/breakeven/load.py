@@ -1,7 +1,7 @@
 """Load of an arm: its arrivals over the last 30 seconds per replica, and the class of that rate.
 
 Pure: times are passed in. Every arrival counts, whether it was admitted, queued or rejected
-(measurement.md, Load). Not here: what a load class decides (`breakeven.certificate`, routing).
+(docs/definitions.md, Load). Not here: what a load class decides (`breakeven.certificate`, routing).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class StreamReport:
     """Measurements of one streamed response. Seconds; offsets are from the observer's start.
 
     None means unknown, never zero. "First point" is the first *timed point* of a choice: its
-    first event, or all events of the read that held it (measurement.md: reads and merges).
+    first event, or all events of the read that held it (docs/definitions.md: reads and merges).
     """
 
     ending: Ending

@@ -1,7 +1,7 @@
 """The SLO, the outcome of a request, and the one verdict that follows from both.
 
-`ROWS` is the table of measurement.md, "Request outcome": the first row that applies wins. Here:
-judging one request, and goodput of many. Not here: measuring (`breakeven.stream`) and what the
+`ROWS` is the table of docs/definitions.md, "Request outcome": the first row that applies wins.
+Here: judging one request, and goodput of many. Not here: measuring (`breakeven.stream`), what the
 verdicts of an arm mean (`breakeven.decision`).
 """
 
@@ -309,7 +309,7 @@ ROWS: Final[tuple[Row, ...]] = (
     (Verdict.UNMEASURED, _unmeasured),
     (Verdict.INTERRUPTED, lambda o, _: o.ending is None),
 )
-"""Verdict and when it applies, in the order of measurement.md; none of them: good."""
+"""Verdict and when it applies, in the order of docs/definitions.md; none of them: good."""
 
 
 def _failed(outcome: Outcome) -> bool:

@@ -1,6 +1,6 @@
 """The observer of one streamed response: bytes and times in, a report out.
 
-Implements measurement.md, "Stream" and "Reads, merges and pauses", once for proxy and generator.
+Implements docs/definitions.md ("Stream", "Reads, merges and pauses") for proxy and generator.
 Not here: sockets and clocks (`breakeven_wire`), what an event's JSON means (`breakeven.chunks`),
 verdicts (`breakeven.slo`), the report's type (`breakeven.report`).
 
@@ -240,7 +240,7 @@ class StreamObserver:
     ) -> None:
         """Count the tokens that one choice of one chunk adds, and note an event if it adds any.
 
-        The order of measurement.md: cumulative usage of this choice, else the chunk's own count
+        Order of docs/definitions.md: cumulative usage of this choice, else the chunk's own count
         (token ids, else logprobs), else unknown; never 1 per chunk.
         """
         choice = self._choices.get(index)

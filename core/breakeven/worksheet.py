@@ -4,7 +4,7 @@ Here: the worksheet's arithmetic, and the same on measured figures. Not here: st
 Speculation pays where D + V + H < M * T: D draft, V verify, H overhead of one cycle (seconds of
 elapsed critical path), M committed tokens per cycle, T baseline seconds per token at the same
 offered rate. margin = 1 - (D + V + H) / (M * T): the share of decode time saved.
-Source: Leviathan et al. 2023 (arXiv 2211.17192), eq. 1 for M(k); design/measurement.md.
+Source: Leviathan et al. 2023 (arXiv 2211.17192), eq. 1 for M(k); docs/definitions.md.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ a process can hold open."""
 DEFAULT_TIMEOUT_S = 600.0
 """Longest that one request may take; longer than any answer somebody would wait for."""
 DEFAULT_EPSILON_S = 0.002
-"""Gaps below it are inside a burst (measurement.md)."""
+"""Gaps below it are inside a burst (docs/definitions.md)."""
 MAX_WORKERS = 256
 """Each is a process with a client of its own; more than that is a slip, and ends the machine."""
 MAX_TOKEN_ID = 2**31

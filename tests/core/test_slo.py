@@ -49,7 +49,7 @@ CAUSES: dict[Verdict, dict[str, Any]] = {
 
 
 def test_the_table_has_the_order_of_the_definition() -> None:
-    """The rows are those of measurement.md in its order; good is what is left."""
+    """The rows are those of docs/definitions.md in its order; good is what is left."""
     order = ["dropped", "rejected", "cancelled", "timeout", "error", "truncated", "malformed"]
     order += ["slow_ttft", "slow_gap", "slow_tpot", "slow_e2e"]
     order += ["unmeasured", "interrupted", "good"]

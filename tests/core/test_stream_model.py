@@ -1,4 +1,4 @@
-"""`breakeven.stream` against a second, slow reading of measurement.md, on any course of a stream.
+"""`breakeven.stream` against a second, slow reading of its definitions, on any course of a stream.
 
 The model keeps every event in lists and computes each number from its definition; it shares no
 code with the observer.

@@ -196,7 +196,7 @@ def test_an_engine_that_is_not_there_is_502_and_the_connection_goes_on() -> None
     ],
 )
 def test_each_request_gets_one_verdict(answer: bytes, verdict: str) -> None:
-    """Row 9 and measurement.md: what the engine answered decides, one verdict each."""
+    """Row 9 and docs/definitions.md: what the engine answered decides, one verdict each."""
 
     async def script() -> None:
         async with scripted_engine() as engine, proxied(engine.url) as proxy:

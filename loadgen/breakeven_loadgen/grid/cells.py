@@ -1,6 +1,6 @@
 """The run cells as a table, and which arms and rates each of them runs.
 
-Source: design/experiment.md, "Grid: six cells". An unfilled grid prints empty result cells.
+Source: docs/definitions.md, "Experiment". An unfilled grid prints empty result cells.
 """
 
 from __future__ import annotations

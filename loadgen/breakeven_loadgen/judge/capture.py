@@ -1,6 +1,6 @@
 """What each cell captured: the filled grid, one row per arm and rate.
 
-Here: everything that design/experiment.md lists per cell, from the runs' rows, counters and
+Here: everything that a cell of the grid shows, from the runs' rows, counters and
 gauges. None is "not exposed" (or "undefined" for a price): never a made-up 0.
 """
 

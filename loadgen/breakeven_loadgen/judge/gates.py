@@ -2,7 +2,7 @@
 
 Here: blocks, single runs, workload equality, identity, A/A, plausibility. Not here: the gates of
 one run (replay.gates), whose verdicts are read. `passed` None: could not be evaluated, which
-fails nothing but is printed. Source: design/experiment.md, "Validity gates".
+fails nothing but is printed. Source: docs/definitions.md, "Experiment".
 """
 
 from __future__ import annotations

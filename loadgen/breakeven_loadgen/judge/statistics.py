@@ -3,7 +3,7 @@
 Here: per-block effects, sign-flip check, non-inferiority, Holm, proportions, p99 certification,
 blocks needed. Not here: what is compared (figures, assess). The unit of inference is the block:
 requests of one run share its weather, so a request-level bootstrap is far too sure of itself.
-Sources: design/experiment.md; docstrings name the library function.
+Sources: docs/definitions.md; docstrings name the library function.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Validity gates of one run: is it evidence? Pure functions of rows and counters.
 
-Here: schedule, accounting, client, stability, tokens (experiment.md). Not here: gates across
+Here: schedule, accounting, client, stability, tokens (docs/definitions.md). Not here: gates across
 arms (judge). A gate that cannot be evaluated says so (`passed` None) and does not fail the run.
 """
 

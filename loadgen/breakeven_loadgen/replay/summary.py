@@ -22,7 +22,7 @@ from .validity import as_json, evaluate_gates
 
 MAX_EPSILON_S = 0.002
 EPSILON_SHARE = 0.3
-"""ε = min(2 ms, 0.3 × median event gap) (measurement.md, "burst")."""
+"""ε = min(2 ms, 0.3 × median event gap) (docs/definitions.md, "burst")."""
 NEAR_EPSILON = 0.05
 """Share of gaps near ε above which bursts are not clearly apart."""
 

@@ -68,7 +68,7 @@ class Meter:
 
     Args:
         slo: what a good response keeps.
-        epsilon_s: see measurement.md, burst.
+        epsilon_s: see docs/definitions.md, burst.
         arms, cohorts: label values; every child that can occur is made here.
     """
 
