@@ -1,4 +1,4 @@
-"""`make bench-vllm`: a grid on the real engine, one arm that pays and one that loses. 25 to 35 minutes.
+"""`make bench-vllm`: a grid on the real engine, one arm that pays and one that loses; half an hour.
 
     python -m tests.vllm.bench OUT
 
