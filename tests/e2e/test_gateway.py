@@ -201,7 +201,10 @@ def test_killed_slowed_restored(tmp_path: Path) -> None:
 
         # Killed: the baseline serves at once, what follows does not fail.
         children["draft"].process.send_signal(signal.SIGKILL)
-        in_flight.update(load.running)  # before the loop turns: what can be on it now
+        # Until it is gone its socket takes connections. The loop does not turn meanwhile, so no
+        # client starts a request: what runs now is all that can be on it.
+        children["draft"].process.wait()
+        in_flight.update(load.running)
         found = await gateway.state("unhealthy")
         assert found["reason"] == "health_down"
         await load.more()
