@@ -21,6 +21,6 @@ test-vllm: install-vllm ## proxy, generator and core against the real vLLM on CP
 	@if test -e $(VLLM_VENV)/.installed; then \
 	  BREAKEVEN_VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m pytest -m vllm --durations=12 --timeout 900 tests/vllm; fi
 
-bench-vllm: install-vllm ## a winning and a losing arm on the real vLLM, decided (35 minutes)
+bench-vllm: install-vllm ## a winning and a losing arm on the real vLLM, decided (half an hour on a quiet machine)
 	@if test -e $(VLLM_VENV)/.installed; then \
 	  BREAKEVEN_VLLM_VENV=$(abspath $(VLLM_VENV)) $(BIN)/python -m tests.vllm.bench $${BENCH_VLLM_OUT:-out/bench-vllm}; fi
