@@ -181,7 +181,7 @@ def _grid_table(decided: Decided, cells: Sequence[Captured]) -> str:
         found = c.latency[kind]
         if found is None:
             return NOT_EXPOSED
-        return " / ".join(f"{found[name] * 1e3:.3g}" for name in ("p50", "p95", "p99"))
+        return " / ".join(_digits(found[name] * 1e3) for name in ("p50", "p95", "p99"))
 
     rows = []
     for c in cells:
@@ -279,11 +279,16 @@ def _contract(decided: Decided) -> str:
     return support + f"<p>The baseline carries {capacity} within the SLO.</p>" + "".join(lines)
 
 
+def _digits(value: float) -> str:
+    """Three digits that count, never an exponent for a large number."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def _plain(value: object) -> str:
     return (
         "not exposed"
         if value is None
-        else f"{value:.3g}"
+        else _digits(value)
         if isinstance(value, float)
         else str(value)
     )
