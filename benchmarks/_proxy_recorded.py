@@ -69,13 +69,19 @@ async def run(url: str, stamps: str, stall_s: float) -> Notebook:
     }  # fmt: skip
     settings = parse_settings(values, file="benchmark", model=ProxySettings)
     notebook = Notebook()
-    original = RequestObservation.body
+    one, several = RequestObservation.body, RequestObservation.bodies
 
     def body(self: RequestObservation, data: bytes, stamp: float, paused: bool) -> None:
         notebook.note(self, data, stamp)
-        original(self, data, stamp, paused)
+        one(self, data, stamp, paused)
+
+    def bodies(self: RequestObservation, reads: list[tuple[bytes, float]]) -> bool:
+        for data, stamp in reads:
+            notebook.note(self, data, stamp)
+        return several(self, reads)
 
     RequestObservation.body = body  # type: ignore[method-assign]
+    RequestObservation.bodies = bodies  # type: ignore[method-assign]
     proxy = Proxy(settings, Log(make_logger(io.StringIO())))
     bound = await proxy.start()
     print(f"listening http://{bound.listen} admin http://{bound.admin}", flush=True)

@@ -147,6 +147,45 @@ class GapMeter:
         if merged:
             self.merged_reads += 1
 
+    def single_reads(self, track: Track, times: list[float]) -> None:
+        """`end_read` for reads of one event of unknown size each, oldest first, on one track.
+
+        The same in one loop with everything at hand, for the event that engines repeat.
+        """
+        position, sink = 0, self._sink
+        while sink is None or track.breaks != self._breaks or track.burst_tokens is not None:
+            track.read_events, track.read_tokens = 1, None
+            self.end_read([track], times[position])
+            position += 1
+            if position == len(times):
+                return
+        events, waits = sink.event_gaps, sink.burst_gaps
+        event_counts, event_bounds = events.counts, events.bounds
+        wait_counts, wait_bounds = waits.counts, waits.bounds
+        epsilon, bound, kept, last = self.epsilon_s, self._bound, self._kept, track.last
+        waited, started = 0.0, last
+        for at in times[position:]:
+            gap = at - last
+            last = at
+            event_counts[bisect_left(event_bounds, gap)] += 1
+            if gap < epsilon:
+                continue
+            track.burst_clean = True
+            self.bursts += 1
+            self.burst_gaps += 1
+            wait_counts[bisect_left(wait_bounds, gap)] += 1
+            waited += gap
+            if gap > bound:
+                self.over += 1
+            if len(kept) >= KEPT_GAPS:
+                if gap > kept[0]:
+                    heapq.heapreplace(kept, gap)
+            else:
+                self._keep(gap)
+        track.last = last
+        events.sum += last - started
+        waits.sum += waited
+
     def close(self, track: Track, *, cut: bool) -> None:
         """The stream is over. Cut: it broke off, so the rest of the open burst was never seen."""
         if track.first is not None:
@@ -195,10 +234,13 @@ class GapMeter:
         self.burst_gaps += 1
         if gap > self._bound:
             self.over += 1
-        kept = self._kept
-        if len(kept) < KEPT_GAPS:
-            kept.append(gap)
-            if len(kept) == KEPT_GAPS:
-                heapq.heapify(kept)
-        elif gap > kept[0]:
-            heapq.heapreplace(kept, gap)
+        if len(self._kept) < KEPT_GAPS:
+            self._keep(gap)
+        elif gap > self._kept[0]:
+            heapq.heapreplace(self._kept, gap)
+
+    def _keep(self, gap: float) -> None:
+        """One of the first gaps: all are kept until there are too many."""
+        self._kept.append(gap)
+        if len(self._kept) == KEPT_GAPS:
+            heapq.heapify(self._kept)

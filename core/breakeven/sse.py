@@ -83,6 +83,11 @@ class SSEDecoder:
         """Bytes of an event that has not been dispatched yet."""
         return self._size + len(self._line)
 
+    @property
+    def idle(self) -> bool:
+        """Whether it stands between two events and holds nothing."""
+        return self._idle
+
     def whole_event(self, data: bytes) -> bytes | None:
         """The payload, if this read is exactly one unnamed `data: …` event ended by a blank line.
 

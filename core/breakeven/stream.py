@@ -1,7 +1,7 @@
 """The observer of one streamed response: bytes and times in, a report out.
 
 Implements docs/definitions.md ("Stream", "Reads, merges and pauses") for proxy and generator.
-Not here: sockets and clocks (`breakeven_wire`), what an event's JSON means (`breakeven.chunks`),
+Not here: sockets and clocks (`breakeven_wire`), what the events carry (`breakeven.counting`),
 verdicts (`breakeven.slo`), the report's type (`breakeven.report`).
 
 No text is kept: the observer holds numbers, and the bytes of an event that has not ended yet.
@@ -9,51 +9,19 @@ No text is kept: the observer holds numbers, and the bytes of an event that has 
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from orjson import loads
-
-from .chunks import (
-    OUTPUT,
-    REASONING,
-    Chunk,
-    ErrorInfo,
-    SpecBlock,
-    Usage,
-    chunk_of,
-    read_choice,
-    read_fingerprint,
-    read_spec,
-    read_usage,
-)
+from .counting import Choice, EventCounter
 from .errors import ProtocolError
-from .gaps import EPSILON_S, GapMeter, GapSink, Track
+from .gaps import EPSILON_S, GapMeter, GapSink
+from .repeat import is_string
 from .report import Ending, StreamReport
 from .sse import MAX_EVENT_BYTES, SSEDecoder
 
 __all__ = ["EPSILON_S", "Ending", "GapSink", "StreamObserver", "StreamReport"]
 
-MAX_CHOICES = 1024
-"""More choices than any request asks for: an index above it is malformed, not memory."""
 
-_SHAPE_ERRORS = (ValueError, TypeError, AttributeError, KeyError)
-
-
-class _Choice:
-    """Counting state of one choice index, beside its track of timed points."""
-
-    __slots__ = ("base", "base_known", "finish", "index", "track", "usage")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.track = Track()
-        self.base = 0  # tokens counted so far
-        self.base_known = True  # no event is missing in base
-        self.usage: int | None = None  # newest cumulative usage of this choice
-        self.finish: str | None = None
-
-
-class StreamObserver:
+class StreamObserver(EventCounter):
     """Measures one streamed response while it is read.
 
     Args:
@@ -68,10 +36,7 @@ class StreamObserver:
     """
 
     __slots__ = (
-        "_by_logprobs", "_choices", "_clock_steps", "_columns", "_counted", "_decoder", "_done",
-        "_error", "_events", "_fingerprint", "_finish_at", "_gap_bound", "_gaps", "_malformed",
-        "_now", "_output_at", "_prompt_tokens", "_report", "_seen", "_shift", "_spec", "_touched",
-        "_uncounted", "_usage",
+        "_clock_steps", "_decoder", "_gap_bound", "_head", "_longest", "_report", "_tail",
     )  # fmt: skip
 
     def __init__(
@@ -85,33 +50,14 @@ class StreamObserver:
         max_event_bytes: int = MAX_EVENT_BYTES,
     ) -> None:
         self._gap_bound = gap_bound_s
-        self._gaps = GapMeter(epsilon_s, gap_bound_s, sink)
+        super().__init__(start, GapMeter(epsilon_s, gap_bound_s, sink), keep_events=keep_events)
         self._decoder: SSEDecoder | None = SSEDecoder(max_event_bytes=max_event_bytes)
-        self._choices: dict[int, _Choice] = {}
-        self._touched: list[Track] = []
-        self._columns: tuple[list[float], list[int | None], list[int]] | None = None
-        if keep_events:
-            self._columns = ([], [], [])
         self._report: StreamReport | None = None
-        # Time. A clock that steps back is shifted forward again, so that no gap is negative.
-        self._now = start
-        self._shift = -start
+        # The event that is repeated: its head where it may come next, between two events.
+        self._head: bytes | None = None
+        self._tail = b""
+        self._longest = max_event_bytes
         self._clock_steps = 0
-        # What was seen.
-        self._events = 0
-        self._uncounted = 0
-        self._by_logprobs = False
-        self._counted = 0
-        self._seen = False
-        self._malformed = 0
-        self._done = False
-        self._error: ErrorInfo | None = None
-        self._usage: Usage | None = None
-        self._prompt_tokens: int | None = None
-        self._spec: SpecBlock | None = None
-        self._fingerprint: str | None = None
-        self._output_at: float | None = None
-        self._finish_at: float | None = None
 
     @property
     def started(self) -> bool:
@@ -147,6 +93,20 @@ class StreamObserver:
             now: stamp of the read's last segment, on the clock of `start`.
             paused: reading had been paused since the read before, for a slow client.
         """
+        head, tail = self._head, self._tail
+        if head is not None:
+            if (
+                data.startswith(head)
+                and data.endswith(tail)
+                and now >= self._now
+                and not paused
+                and len(data) <= self._longest
+                and is_string(data, len(head), len(data) - len(tail))
+            ):
+                self._now = now
+                self._take_repeated([now])
+                return
+            self._head = None
         decoder = self._decoder
         if decoder is None:
             return
@@ -173,126 +133,43 @@ class StreamObserver:
         if self._touched:
             self._gaps.end_read(self._touched, now + self._shift)
             self._touched.clear()
+        if self._frame is not None and decoder.idle and not self._done:
+            self._head, self._tail = self._frame.head, self._frame.tail
+
+    def receive_reads(self, reads: list[tuple[bytes, float]]) -> None:
+        """Take several reads, oldest first, none of them after a pause: (data, now) each.
+
+        The same as one call each, and cheaper where they repeat what came before.
+        """
+        head, tail, latest, longest = self._head, self._tail, self._now, self._longest
+        times: list[float] = []
+        for data, now in reads:
+            if (
+                head is not None
+                and data.startswith(head)
+                and data.endswith(tail)
+                and now >= latest
+                and len(data) <= longest
+                and is_string(data, len(head), len(data) - len(tail))
+            ):
+                latest = now
+                times.append(now)
+                continue
+            if times:
+                self._now = latest
+                self._take_repeated(times)
+                times = []
+            self.receive_data(data, now)
+            head, tail, latest = self._head, self._tail, self._now
+        if times:
+            self._now = latest
+            self._take_repeated(times)
 
     def finish(self, now: float, ending: Ending) -> StreamReport:
         """Close the stream; the same report again if it was closed before."""
         if self._report is None:
             self._report = self._close(now, ending)
         return self._report
-
-    # Counting: what an event carries
-
-    def _receive_event(self, payload: bytes) -> None:
-        if self._done:
-            self._malformed += bool(payload)  # nothing may follow the end
-            return
-        if not payload:
-            return
-        if payload == b"[DONE]":
-            self._done = True
-            return
-        try:
-            obj = loads(payload)
-            choices = obj.get("choices")
-            if not choices or obj.get("error"):
-                self._take_chunk(chunk_of(obj))
-                return
-            usage = obj.get("usage")
-            total = usage.get("completion_tokens") if usage else None
-            if total.__class__ is not int or total < 0:
-                total = None
-            for choice in choices:
-                index, seen, tokens, finish = read_choice(choice)
-                self._take(index, seen, tokens, total, finish)
-                if finish is not None:
-                    self._take_extras(obj)
-                    if total is None and choice.get("token_ids") is None:
-                        self._by_logprobs = tokens is not None
-            if total is not None and self._prompt_tokens is None:
-                self._take_prompt(read_usage(usage))
-        except _SHAPE_ERRORS:
-            self._malformed += 1
-
-    def _take_chunk(self, chunk: Chunk) -> None:
-        """The rare chunks: usage only, errors, and the events of /v1/responses."""
-        self._error = self._error or chunk.error
-        self._spec = chunk.spec or self._spec
-        self._fingerprint = chunk.system_fingerprint or self._fingerprint
-        for delta in chunk.choices:
-            seen = (REASONING if delta.reasoning else OUTPUT) if delta.has_token else 0
-            self._take(delta.index, seen, delta.tokens, None, delta.finish_reason)
-        if chunk.usage is not None:
-            self._usage = chunk.usage
-            self._take_prompt(chunk.usage)
-        self._done = chunk.done
-
-    def _take_extras(self, obj: dict[str, Any]) -> None:
-        """What a last chunk may bring; where there is a usage chunk, that one brings it."""
-        self._spec = read_spec(obj.get("metrics")) or self._spec
-        self._fingerprint = read_fingerprint(obj.get("system_fingerprint")) or self._fingerprint
-
-    def _take_prompt(self, usage: Usage | None) -> None:
-        if usage is not None and usage.prompt_tokens is not None:
-            self._prompt_tokens = usage.prompt_tokens
-
-    def _take(
-        self, index: int, seen: int, tokens: int | None, total: int | None, finish: str | None
-    ) -> None:
-        """Count the tokens that one choice of one chunk adds, and note an event if it adds any.
-
-        Order of docs/definitions.md: cumulative usage of this choice, else the chunk's own count
-        (token ids, else logprobs), else unknown; never 1 per chunk.
-        """
-        choice = self._choices.get(index)
-        if choice is None:
-            choice = self._new_choice(index)
-        if total is not None and (total or not seen):
-            # Text beside a total of 0 shows that totals are placeholders here, not counts.
-            if choice.base_known and total >= choice.base:
-                tokens = total - choice.base
-            choice.usage = choice.base = total
-            choice.base_known = True
-        elif tokens is not None:
-            choice.base += tokens
-        elif seen:
-            choice.base_known = False
-        if finish is not None:
-            choice.finish = finish
-            self._finish_at = self._now + self._shift
-        if seen:
-            if tokens == 0 and not choice.base:
-                tokens = None  # no tokens so far cannot be true beside text
-                choice.base_known = False
-            if self._output_at is None:
-                self._seen = True
-                if seen & OUTPUT:
-                    self._output_at = self._now + self._shift
-        elif tokens is None:
-            return
-        if tokens == 0:
-            return
-        self._events += 1
-        track = choice.track
-        if not track.read_events:
-            self._touched.append(track)
-        track.read_events += 1
-        if tokens is None:
-            self._uncounted += 1
-            track.read_tokens = None
-        else:
-            self._counted += tokens
-            if track.read_tokens is not None:
-                track.read_tokens += tokens
-        if self._columns is not None:
-            self._columns[0].append(self._now + self._shift)
-            self._columns[1].append(tokens)
-            self._columns[2].append(index)
-
-    def _new_choice(self, index: int) -> _Choice:
-        if index.__class__ is not int or not 0 <= index < MAX_CHOICES:
-            raise ValueError("no choice index")
-        choice = self._choices[index] = _Choice(index)
-        return choice
 
     # Adding up
 
@@ -372,14 +249,14 @@ class StreamObserver:
             None if columns[2] is None else tuple(columns[2]),  # event_choices
         )
 
-    def _usage_tokens(self, choices: list[_Choice]) -> int | None:
+    def _usage_tokens(self, choices: list[Choice]) -> int | None:
         """The engine's total: its usage-only chunk, else the choices' newest cumulative ones."""
         if self._usage is not None and self._usage.completion_tokens is not None:
             return self._usage.completion_tokens
         totals = [choice.usage for choice in choices]
         return None if None in totals or not totals else sum(n or 0 for n in totals)
 
-    def _answer_s(self, choices: list[_Choice]) -> float | None:
+    def _answer_s(self, choices: list[Choice]) -> float | None:
         end_s = self._finish_at or 0.0
         for choice in choices:
             if choice.finish is None:

@@ -28,6 +28,7 @@ from breakeven_proxy.observe.meter import Meter
 from breakeven_proxy.observe.metrics import Metrics
 from breakeven_proxy.observe.state import StateGauges
 from breakeven_proxy.relay.client import RelayLimits, RelayServer
+from breakeven_proxy.relay.listener import Listener
 from breakeven_proxy.reload import Reloader
 
 LAG_EVERY_S = 0.1
@@ -89,7 +90,7 @@ class Proxy:
             ),
         )
         self.gauges = StateGauges(settings, self.metrics, self.arms, self.relay, self.meter)
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -99,9 +100,8 @@ class Proxy:
         """Listens; the addresses that were taken (port 0 lets the system choose)."""
         loop = asyncio.get_running_loop()
         host, port = parse_address(self.settings.listen, key="listen", file=None)
-        self._server = await loop.create_server(
-            self.relay.accept, host, port, backlog=1024, reuse_address=True
-        )
+        self._listener = Listener(self.relay.accept)
+        listening = await self._listener.listen(host, port)
         try:
             pages = Pages(self.metrics, self.status, self.ready, self.engine_page)
             application = pages.application()
@@ -112,14 +112,14 @@ class Proxy:
             site = web.TCPSite(self._runner, admin_host, admin_port, reuse_address=True)
             await site.start()
         except BaseException:
-            self._server.close()
+            self._listener.close()
             raise
         self.reloader.show()
         self.gateway.start()
         self.beside.start()
         self._tasks.append(loop.create_task(self._measure_lag()))
         bound = Bound(
-            _address(self._server.sockets[0].getsockname()),
+            _address(listening),
             _address(self._runner.addresses[0]),
         )
         gc.collect()
@@ -177,8 +177,8 @@ class Proxy:
 
     async def close(self) -> None:
         """Ends everything."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         self.relay.abort()
         await self.reloader.close()
         await self.gateway.close()
@@ -191,6 +191,7 @@ class Proxy:
         if self._runner is not None:
             await self._runner.cleanup()
         await asyncio.sleep(0)
+        self.relay.close()
         self.log.info("stopped")
 
     # -- what the admin port shows

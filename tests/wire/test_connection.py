@@ -31,9 +31,8 @@ class Heard:
     def __init__(self) -> None:
         self.handler = self
         self.last = 0.0
-        self.frame: bytes | None = None
         self.more = False
-        self.reads: list[tuple[bytes, bytes | None, bool]] = []
+        self.reads: list[tuple[bytes, bool]] = []
         self.trailers: Any = None
         self.failed: str | None = None
         self.connection: Any = Connection(Clock(), lambda _: None, lambda _: None)  # type: ignore[arg-type]
@@ -42,7 +41,7 @@ class Heard:
 
     def on_head(self, head: object, stamp: float) -> None: ...
     def on_body(self, data: bytes, stamp: float) -> None:
-        self.reads.append((data, self.frame, self.more))
+        self.reads.append((data, self.more))
 
     def succeed(self, trailers: object, stamp: float) -> None:
         self.trailers = trailers
@@ -56,11 +55,11 @@ class Heard:
     attach = data_began = head_came = detach = abort = resume_reading = nothing
 
     def read(self, data: bytes) -> None:
-        self.connection.data_received(memoryview(bytearray(data)), 2.0)
+        self.connection.data_received(data, 2.0)
 
     @property
     def body(self) -> bytes:
-        return b"".join(data for data, _, _ in self.reads)
+        return b"".join(data for data, _ in self.reads)
 
 
 def chunk(data: bytes, spelling: str) -> bytes:
@@ -81,7 +80,7 @@ PIECES = st.one_of(st.binary(min_size=1, max_size=40), st.just(b"\r\n"), st.just
 def test_chunks_come_out_the_same_however_they_are_cut(
     chunks: list[tuple[bytes, str]], cuts: set[int], whole: bool
 ) -> None:
-    """The body is what was sent, for cuts anywhere and for one read a chunk; a frame is its own."""
+    """The body is what was sent, for cuts anywhere and for one read a chunk."""
     parts = [chunk(data, spelling) for data, spelling in chunks]
     heard = Heard()
     if whole:
@@ -95,13 +94,8 @@ def test_chunks_come_out_the_same_however_they_are_cut(
     assert heard.failed is None
     assert heard.body == b"".join(data for data, _ in chunks)
     assert heard.trailers == ((b"x", b"y"),)
-    for data, frame, more in heard.reads:
-        assert frame is None or (frame == chunk(data, "hex") and not more)
     if whole:
-        assert len(heard.reads) == len(chunks)
-        framed = [frame is not None for _, frame, _ in heard.reads]
-        usual = [part == chunk(data, "hex") for part, (data, _) in zip(parts, chunks, strict=True)]
-        assert framed[1:] == usual[1:]
+        assert heard.reads == [(data, False) for data, _ in chunks]
 
 
 @pytest.mark.parametrize(
@@ -128,5 +122,5 @@ def test_the_head_and_the_end_tell_what_else_the_read_holds() -> None:
     heard.read(b"1\r\nb\r\n")
     heard.read(b"1\r\nc\r\n0\r\n\r\n")
     assert seen == [True]
-    assert heard.reads == [(b"a", None, False), (b"b", b"1\r\nb\r\n", False), (b"c", None, True)]
+    assert heard.reads == [(b"a", False), (b"b", False), (b"c", True)]
     assert heard.trailers == ()

@@ -19,8 +19,9 @@ the event loop; from inside `pool.start()` only `on_pause_writing` can be.
 
 * `on_body(data, stamp)` is called once per *read* with all decoded body bytes of that read
   joined; `stamp` is the time of the read's last segment (kernel) or of the read itself (loop).
-  `exchange.frame` is the read itself when it was exactly one HTTP chunk, `exchange.more` says
-  whether another callback follows from the same read: for those who pass a response on.
+  `exchange.more` says whether another callback follows from the same read, and
+  `exchange.open_lane(sink, observe, failed)` lets reads that are exactly one HTTP chunk go on to a
+  client's socket as they are: for those who pass a response on.
 * Stamps, `pool.now()`, `exchange.started`, `.connected` and `.sent` are float seconds on one clock:
   CLOCK_REALTIME where `pool.stamps == "kernel"`, CLOCK_MONOTONIC where it is "loop". Use
   differences only. A step of the realtime clock during an exchange sets `exchange.clock_stepped`.
@@ -33,8 +34,10 @@ the event loop; from inside `pool.start()` only `on_pause_writing` can be.
 """
 
 from breakeven_wire.clock import ClockWatch, Stamps, kernel_stamps_work
-from breakeven_wire.exchange import Exchange, ExchangeHandler
+from breakeven_wire.exchange import Exchange
 from breakeven_wire.failure import Failure, FailureKind, Phase
+from breakeven_wire.handler import ExchangeHandler
+from breakeven_wire.lane import Lane
 from breakeven_wire.message import Deadlines, Headers, Request, ResponseHead
 from breakeven_wire.origin import Origin
 from breakeven_wire.pool import EnginePool, FetchedResponse
@@ -49,6 +52,7 @@ __all__ = [
     "FailureKind",
     "FetchedResponse",
     "Headers",
+    "Lane",
     "Origin",
     "Phase",
     "Request",

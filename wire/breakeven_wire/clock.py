@@ -35,7 +35,7 @@ def kernel_stamps_work() -> bool:
     """Whether this system stamps TCP reads: Linux with a 64-bit timespec and SO_TIMESTAMPNS."""
     if not sys.platform.startswith("linux") or TIMESPEC.size != 16:
         return False
-    if not hasattr(socket.socket, "recvmsg_into"):
+    if not hasattr(socket.socket, "recvmsg"):
         return False
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

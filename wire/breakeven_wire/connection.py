@@ -10,6 +10,7 @@ import httptools
 
 from breakeven_wire.alarm import Alarm
 from breakeven_wire.failure import FailureKind, describe, failure_kind
+from breakeven_wire.lane import Lane, size_line
 from breakeven_wire.message import NO_BODY_STATUSES, Headers, ResponseHead, only_chunked
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class Connection:
 
     __slots__ = (
         "_between_chunks", "_complete", "_exchange", "_extra", "_field_bytes", "_gone", "_headers",
-        "_heads", "_in_body", "_keep_alive", "_last_stamp", "_parser", "_parts", "_reason",
-        "_refused", "_release", "_time", "_told", "_unparsed_bytes", "_until_close", "alarm",
-        "closed", "idle_since", "link", "response_started", "served",
+        "_heads", "_in_body", "_keep_alive", "_parser", "_parts", "_reason", "_refused",
+        "_release", "_told", "_unparsed_bytes", "_until_close", "alarm", "closed", "idle_since",
+        "lane", "last_stamp", "link", "response_started", "served",
     )  # fmt: skip
 
     def __init__(
@@ -47,11 +48,13 @@ class Connection:
         self.response_started = False
         self.idle_since = 0.0
         self.closed = False
-        self._time = loop.time
+        self.last_stamp = 0.0
+        """Of the newest read."""
+        self.lane: Lane | None = None
+        """See `Exchange.open_lane`."""
         self._release = release
         self._gone = gone
         self._exchange: Exchange | None = None
-        self._last_stamp = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._expect_response()
 
@@ -72,6 +75,12 @@ class Connection:
         self._told = False
 
     @property
+    def newest_stamp(self) -> float:
+        """Of the newest read, whichever way it took."""
+        waiting = self.lane.last_stamp if self.lane is not None else None
+        return self.last_stamp if waiting is None else waiting
+
+    @property
     def idle(self) -> bool:
         """Whether no exchange is served."""
         return self._exchange is None
@@ -85,7 +94,8 @@ class Connection:
 
     def discard(self) -> None:
         """Closes for good; nothing is told to an exchange any more."""
-        self._exchange = None
+        self._exchange = self.lane = None
+        self._between_chunks = False
         if not self.closed:
             self.closed = True
             self.alarm.close()
@@ -93,25 +103,22 @@ class Connection:
             self._gone(self)
 
     # -- link owner
-    def data_received(self, data: bytes | memoryview, stamp: float) -> None:
+    def data_received(self, data: bytes, stamp: float) -> None:
+        self.last_stamp = stamp
+        if self._between_chunks:
+            # Most reads of a stream are exactly one chunk, and the parser need not see those: it
+            # would stand between two chunks again. The size line has one spelling here.
+            line = size_line(len(data))
+            if data.startswith(line) and data.endswith(b"\r\n"):
+                if self._exchange is not None:
+                    self._exchange.handler.on_body(data[len(line) : -2], stamp)
+                if self.lane is not None:
+                    self.lane.start()
+                return
         exchange = self._exchange
         if exchange is None:
             self.discard()  # bytes that no request asked for
             return
-        exchange.last = self._time()
-        if self._between_chunks:
-            # Most reads of a stream are exactly one chunk, and the parser need not see those: it
-            # would stand between two chunks again. The size line has one spelling here.
-            if data.__class__ is not bytes:
-                data = bytes(data)
-            line = data.find(b"\r\n", 1, 8)
-            size = len(data) - line - 4
-            if line > 0 and size > 0 and data[:line] == b"%x" % size and data[-2:] == b"\r\n":
-                self._last_stamp = stamp
-                exchange.frame = data
-                exchange.handler.on_body(data[line + 2 : -2], stamp)
-                return
-            exchange.frame = None
         if not self.response_started:
             self.response_started = True
             exchange.data_began()
@@ -133,8 +140,10 @@ class Connection:
             if self._unparsed_bytes > HEAD_BYTES or self._field_bytes > HEAD_BYTES:
                 error = f"response head or trailers larger than {HEAD_BYTES} bytes"
         if self._between_chunks:
-            self._between_chunks = error is None and bytes(data[-2:]) == b"\r\n"
+            self._between_chunks = error is None and data[-2:] == b"\r\n"
         self._deliver(exchange, stamp, error)
+        if self._between_chunks and self.lane is not None:
+            self.lane.start()
 
     def unstamped(self) -> None:
         if self._exchange is not None:
@@ -144,7 +153,7 @@ class Connection:
         exchange = self._exchange
         if exchange is not None and self._until_close:
             self._complete, self._keep_alive = True, False
-            self._deliver(exchange, self._last_stamp, None)
+            self._deliver(exchange, self.last_stamp, None)
 
     def connection_lost(self, error: BaseException | None) -> None:
         exchange = self._exchange
@@ -171,7 +180,6 @@ class Connection:
 
     # -- deliver what the parser noted
     def _deliver(self, exchange: Exchange, stamp: float, error: str | None) -> None:
-        self._last_stamp = stamp
         if self._heads:
             heads, self._heads = self._heads, []
             exchange.more = bool(self._parts) or self._complete
@@ -197,7 +205,7 @@ class Connection:
     def _end(self, exchange: Exchange, stamp: float) -> None:
         trailers: Headers = tuple(self._headers)
         reusable = self._keep_alive and not self._extra and exchange.whole_request_sent
-        self._exchange = None
+        self._exchange = self.lane = None
         exchange.detach()
         self.served += 1
         if reusable:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from breakeven_wire.alarm import Alarm
 from breakeven_wire.failure import Failure, FailureKind, Phase
+from breakeven_wire.handler import ExchangeHandler
+from breakeven_wire.lane import Lane, Observe
 from breakeven_wire.link import WRITE_HIGH_BYTES
-from breakeven_wire.message import Deadlines, Headers, Request, ResponseHead, encode_head
+from breakeven_wire.message import Deadlines, Headers, Request, encode_head
+from breakeven_wire.socket_link import SocketLink
 
 if TYPE_CHECKING:
     from breakeven_wire.connection import Connection
@@ -18,47 +22,11 @@ REPLAY_BYTES = 65536
 """A request may be sent once more only while all of it is still held here: 64 KiB."""
 
 
-class ExchangeHandler(Protocol):
-    """Who hears about an exchange; inherit to get the optional methods."""
-
-    __slots__ = ()
-
-    def on_head(self, head: ResponseHead, stamp: float) -> None:
-        """The final response head came (never a 1xx)."""
-
-    def on_body(self, data: bytes, stamp: float) -> None:
-        """One read's decoded body bytes, joined; see `Exchange.frame` and `Exchange.more`."""
-
-    def on_end(self, trailers: Headers, stamp: float) -> None:
-        """The response is whole. The last callback."""
-
-    def on_failure(self, failure: Failure) -> None:
-        """The response will not become whole. The last callback."""
-
-    def on_unreachable(self, failure: Failure) -> EnginePool | None:  # noqa: ARG002 - a default
-        """No connection could be made: another engine for this request, or None (it fails)."""
-        return None
-
-    def on_informational(self, head: ResponseHead) -> None:  # noqa: ARG002 - a default
-        """A 1xx head came (100 Continue, 103 Early Hints)."""
-        return
-
-    def on_pause_writing(self) -> None:
-        """Enough of the request waits to be sent: stop calling `write`."""
-        return
-
-    def on_resume_writing(self) -> None:
-        """`write` may go on."""
-        return
-
-
 class Exchange:
     """One request in flight; made by `EnginePool.start`.
 
     Attributes:
         started, connected, sent: seconds on the pool's clock (None until they happen).
-        frame: during `on_body`, the read itself if it was exactly one HTTP chunk, framing and all:
-            it may be passed on into a chunked message as it is. Else None.
         more: during `on_head` and `on_body`, whether a further callback comes from the same read.
         reused: whether the connection had served an earlier request.
         retried: whether the request was sent a second time (see `EnginePool.retry_stale`).
@@ -68,10 +36,10 @@ class Exchange:
 
     __slots__ = (
         "_alarm", "_asked_to_pause", "_body_ended", "_clock_steps", "_connecting", "_connection",
-        "_limit", "_paused", "_phase", "_pool", "_replayable", "_request", "_stream",
-        "_total_timer", "_written", "_written_bytes", "clock_stepped", "connected", "deadlines",
-        "done", "frame", "handler", "head_only", "head_received", "last", "more", "retried",
-        "reused", "sent", "started", "unstamped_reads",
+        "_limit", "_paused", "_phase", "_pool", "_replayable", "_request", "_stamp_seen",
+        "_steps_seen", "_stream", "_total_timer", "_written", "_written_bytes", "clock_stepped",
+        "connected", "deadlines", "done", "handler", "head_only", "head_received", "last", "more",
+        "retried", "reused", "sent", "started", "unstamped_reads",
     )  # fmt: skip
 
     def __init__(
@@ -92,10 +60,11 @@ class Exchange:
         self.clock_stepped = False
         self.unstamped_reads = 0
         self.done = False
-        self.frame: bytes | None = None
         self.more = False
         self.last = 0.0
-        """The loop's time of the last progress; the connection moves it with each read."""
+        """The loop's time of the last progress that is known; reads are looked up when needed."""
+        self._stamp_seen = 0.0
+        self._steps_seen = pool.clock_steps
         self._clock_steps = pool.clock_steps
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -145,6 +114,27 @@ class Exchange:
         if self._connection is not None:
             self._connection.link.resume_reading()
 
+    def open_lane(
+        self, sink: SocketLink, observe: Observe, failed: Callable[[], None]
+    ) -> Lane | None:
+        """Lets reads that are exactly one HTTP chunk go on to `sink`, framing and all.
+
+        `observe` hears them, several together (see `Lane`), and `failed` that it raised. From the
+        next read on, until `close_lane` or a pause; None where there is no such way (TLS).
+        """
+        connection = self._connection
+        if connection is None or not isinstance(connection.link, SocketLink):
+            return None
+        connection.lane = Lane(connection, connection.link, sink, observe, failed)
+        return connection.lane
+
+    def close_lane(self) -> None:
+        """All reads go to `on_body` again."""
+        connection = self._connection
+        if connection is not None and connection.lane is not None:
+            connection.lane.stop()
+            connection.lane = None
+
     def abort(self) -> None:
         """Closes the connection at once, in any phase; no callback comes afterwards."""
         if not self.done:
@@ -165,6 +155,7 @@ class Exchange:
             self._alarm.close()
         self._alarm = connection.alarm
         self._connection = connection
+        self._stamp_seen = connection.newest_stamp
         self.reused = connection.served > 0
         self.connected = pool.now()
         self._phase = Phase.SEND
@@ -195,7 +186,7 @@ class Exchange:
             self._enter(Phase.SEND, self.deadlines.idle_s)
 
     def data_began(self) -> None:
-        """The first read of a response came."""
+        """The response began."""
         self._replayable = False
         self._request = None  # a prompt need not be held while its answer streams
         self._written.clear()
@@ -318,11 +309,25 @@ class Exchange:
         now = self._pool.loop.time()
         if self._paused and self._phase is Phase.BODY:
             self.last = now
+        else:
+            self._look_up_reads(now)
         due = self.last + self._limit
         if due - now <= 0.001:
             self._timed_out(f"nothing came for {self._limit:g} s")
         elif self._alarm is not None:
             self._alarm.by(due)
+
+    def _look_up_reads(self, now: float) -> None:
+        """Reads since the last look move the deadline; the stamp says when the newest came."""
+        connection = self._connection
+        if connection is None or connection.newest_stamp == self._stamp_seen:
+            return
+        self._stamp_seen = connection.newest_stamp
+        quiet = max(self._pool.now() - self._stamp_seen, 0.0)
+        steps = self._pool.check_clock()
+        if steps != self._steps_seen:
+            self._steps_seen, quiet = steps, 0.0  # the clock was stepped: nobody knows when
+        self.last = max(self.last, now - quiet)
 
     def _total_passed(self) -> None:
         self._total_timer = None

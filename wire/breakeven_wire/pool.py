@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from breakeven.errors import EngineError, NotReadyError, ProtocolError
 from breakeven_wire.clock import SO_TIMESTAMPNS, ClockWatch, Stamps, clock, kernel_stamps_work
 from breakeven_wire.connection import Connection
-from breakeven_wire.exchange import Exchange, ExchangeHandler
+from breakeven_wire.exchange import Exchange
 from breakeven_wire.failure import Failure, FailureKind, describe, failure_kind
-from breakeven_wire.hangup import HangupWatch
-from breakeven_wire.link import READ_BYTES, RECEIVE_BUFFER_BYTES, KernelLink, TransportLink
+from breakeven_wire.handler import ExchangeHandler
+from breakeven_wire.link import RECEIVE_BUFFER_BYTES, TransportLink
 from breakeven_wire.message import Deadlines, Headers, Request, ResponseHead
 from breakeven_wire.origin import Origin, tls_context
+from breakeven_wire.readiness import ReadySet
+from breakeven_wire.socket_link import SocketLink
 
 IDLE_S = 4.0
 """Idle connections live no longer: uvicorn, and with it vLLM, closes after 5 s, and a request on
@@ -60,8 +62,7 @@ class EnginePool:
         self._tls: ssl.SSLContext | None = (
             tls_context(ca_file=ca_file, verify=verify) if origin.tls else None
         )
-        self._buffer = bytearray(READ_BYTES)
-        self._hangups = HangupWatch(self.loop)
+        self._ready = ReadySet(self.loop)
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._running: set[Exchange] = set()
@@ -135,7 +136,7 @@ class EnginePool:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._hangups.close()
+        self._ready.close()
 
     @property
     def idle_connections(self) -> int:
@@ -230,9 +231,12 @@ class EnginePool:
     async def _open_connection(self) -> Connection:
         connection = Connection(self.loop, self._release, self._gone)
         self.connects += 1
-        if self.stamps == "kernel":
+        if self._tls is None:
             sock = await self._connect_socket()
-            connection.link = KernelLink(self.loop, sock, connection, self._buffer, self._hangups)
+            connection.link = SocketLink(
+                self.loop, self._ready, sock, connection,
+                now=self.now, stamped=self.stamps == "kernel",
+            )  # fmt: skip
         else:
             link = TransportLink(connection, self.now)
             connection.link = link
@@ -243,7 +247,7 @@ class EnginePool:
         return connection
 
     async def _connect_socket(self) -> socket.socket:
-        """A connected, stamping socket to the first address that answers."""
+        """A connected socket, stamping if meant to, to the first address that answers."""
         found = await self.loop.getaddrinfo(
             self.origin.host, self.origin.port, type=socket.SOCK_STREAM
         )
@@ -253,7 +257,8 @@ class EnginePool:
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+                if self.stamps == "kernel":
+                    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
                 await self.loop.sock_connect(sock, address)
             except OSError as error:

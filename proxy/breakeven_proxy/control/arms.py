@@ -12,8 +12,9 @@ from breakeven_proxy.config import OTHER, ArmSettings, ProxySettings
 from breakeven_proxy.control.admission import Admission, Waiting
 from breakeven_proxy.control.passive import unreachable_signal
 from breakeven_proxy.control.steer import Control
-from breakeven_proxy.observe.meter import Meter, PassingObservation, RequestObservation
+from breakeven_proxy.observe.meter import Meter, RequestObservation
 from breakeven_proxy.observe.metrics import Metrics
+from breakeven_proxy.observe.passing import PassingObservation
 from breakeven_proxy.relay.seams import Arrival, Guest, Observation, Refusal, Transform
 from breakeven_wire import Deadlines, EnginePool, Failure, Headers, Origin
 

@@ -15,6 +15,7 @@ from breakeven.value import value
 from breakeven_proxy.config import OTHER
 from breakeven_proxy.observe.bound import MAX_ACCEPTED_LENGTH, ArmMeters, length_class
 from breakeven_proxy.observe.metrics import Metrics
+from breakeven_proxy.observe.passing import PassingObservation
 from breakeven_proxy.relay.heads import is_event_stream
 from breakeven_proxy.relay.seams import Arrival, Close, Ending
 from breakeven_wire import Failure, ResponseHead, Stamps
@@ -131,41 +132,6 @@ class RequestReader:
         return None
 
 
-class PassingObservation:
-    """Counts a request that is not metered, by its status class."""
-
-    __slots__ = (
-        "_meter", "_meters",
-    )  # fmt: skip
-
-    def __init__(self, meter: Meter, arm: str) -> None:
-        self._meter = meter
-        self._meters = meter.arms[arm]
-
-    def request_body(self, data: bytes) -> None:
-        """Nothing is read."""
-
-    def request_sent(self, complete: float, sent: float) -> None:
-        """Nothing is measured."""
-
-    def head(self, head: ResponseHead, stamp: float) -> None:
-        """Nothing is measured."""
-
-    def body(self, data: bytes, stamp: float, paused: bool) -> None:
-        """Nothing is read."""
-
-    def moved(self, arm: str) -> None:
-        """The request goes to another arm: no connection could be made to the first."""
-        self._meters = self._meter.arms[arm]
-
-    def end(self, ending: Ending) -> None:
-        """One count."""
-        # RFC 9110 section 15: a status above 599 is taken for a server's fault.
-        code = "none" if ending.status is None else f"{min(ending.status // 100, 5)}xx"
-        self._meters.other[code].inc()
-        self._meter.note_failure(self._meters.arm, ending.failure)
-
-
 class RequestObservation:
     """Measures one metered request; `end` gives it its verdict."""
 
@@ -239,6 +205,15 @@ class RequestObservation:
                 self._json, self._unread = None, "too_large"
             else:
                 self._json += data
+
+    def bodies(self, reads: list[tuple[bytes, float]]) -> bool:
+        """Several reads. A stream's first token is waited for: see `overdue`."""
+        if self._stream is not None:
+            self._stream.receive_reads(reads)
+            return self._stream.started
+        for data, stamp in reads:
+            self.body(data, stamp, False)
+        return True
 
     def end(self, ending: Ending) -> None:
         """The verdict and all numbers."""

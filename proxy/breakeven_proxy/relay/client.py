@@ -1,22 +1,19 @@
-"""One client connection: its transport, its deadlines, its requests one after another."""
+"""One client connection: its socket, its deadlines, its requests one after another."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-import struct
 from dataclasses import dataclass
-from typing import cast
 
 from breakeven_proxy.relay.deadline import Deadline
 from breakeven_proxy.relay.heads import AnswerHeads, own_answer
 from breakeven_proxy.relay.incoming import Fault, Incoming, IncomingParser
 from breakeven_proxy.relay.seams import Desk
 from breakeven_proxy.relay.splice import Splice
-
-WRITE_HIGH_BYTES = 65536
-"""Bytes that wait for a slow client before the engine's side is paused."""
+from breakeven_wire.readiness import ReadySet
+from breakeven_wire.socket_link import SocketLink
 
 SEND_BUFFER_BYTES = 262144
 """SO_SNDBUF of a client's connection: what the kernel holds for a slow one beside that."""
@@ -52,6 +49,7 @@ class RelayServer:
         self.desk = desk
         self.limits = limits
         self.loop = asyncio.get_running_loop()
+        self.ready = ReadySet(self.loop)
         self.answers = AnswerHeads()
         self.connections: set[ClientConnection] = set()
         self.draining = False
@@ -59,9 +57,12 @@ class RelayServer:
         self.bad_requests: dict[int, int] = {}
         """Answers to requests that were no valid HTTP for us, by status."""
 
-    def accept(self) -> ClientConnection:
-        """The protocol factory."""
-        return ClientConnection(self)
+    def accept(self, sock: socket.socket) -> None:
+        """A client connected."""
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        ClientConnection(self, sock)
 
     def count_telemetry_error(self) -> None:
         """An observation failed; the stream went on."""
@@ -88,44 +89,44 @@ class RelayServer:
         for connection in list(self.connections):
             connection.break_off()
 
+    def close(self) -> None:
+        """After `abort`, when the connections have heard of it."""
+        self.ready.close()
 
-class ClientConnection(asyncio.Protocol):
-    """Parses requests, serves them in order through a `Splice`, writes what it is given."""
+
+class ClientConnection:
+    """Parses requests, serves them in order through a `Splice`, writes what it is given.
+
+    `write(data)` sends to the client; nothing happens when it is gone or going.
+    """
 
     __slots__ = (
-        "_deadline", "_gone", "_limits", "_lingering", "_parser", "_server", "_splice", "_stall",
-        "_transport", "_upload_due", "paused_for",
+        "_deadline", "_gone", "_limits", "_lingering", "_parser", "_server", "_splice",
+        "_stall", "_upload_due", "link", "paused_for", "write",
     )  # fmt: skip
 
-    def __init__(self, server: RelayServer) -> None:
+    def __init__(self, server: RelayServer, sock: socket.socket) -> None:
         self._server = server
         self._limits = server.limits
         self._parser = IncomingParser(self._limits.head_bytes, self._limits.body_bytes)
         self._deadline = Deadline(server.loop, self._deadline_passed)
         self._stall = Deadline(server.loop, self._write_stalled)
-        self._transport: asyncio.Transport
         self._splice: Splice | None = None
         self._lingering = False
         self._gone = False
         self.paused_for: tuple[str, ...] = ()  # an empty set would be 216 bytes a connection
         """Why the client is not read, if it is not."""
         self._upload_due = 0.0
-
-    # -- asyncio.Protocol
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self._server.connections.add(self)
-        if len(self._server.connections) > self._limits.connections:
+        self.link = SocketLink(server.loop, server.ready, sock, self, serving=True)
+        self.write = self.link.write
+        server.connections.add(self)
+        if len(server.connections) > self._limits.connections:
             self._refuse(Fault(503, "too many connections"))
             return
         self._deadline.set(self._limits.head_s)
 
-    def data_received(self, data: bytes) -> None:
+    # -- owner of the link
+    def data_received(self, data: bytes, stamp: float) -> None:  # noqa: ARG002 - the owner's
         if self._lingering:
             return
         parser = self._parser
@@ -135,10 +136,16 @@ class ClientConnection(asyncio.Protocol):
             self._deadline.set(self._limits.head_s)
         self._advance()
 
-    def eof_received(self) -> bool:
-        return False  # a half-close is taken for leaving, as nginx, Envoy and uvicorn do
+    def eof_received(self) -> None:
+        """A half-close is taken for leaving, as nginx, Envoy and uvicorn do: the link closes."""
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's
+    def flushed(self) -> None:
+        """The kernel took all that was written."""
+
+    def unstamped(self) -> None:
+        """A client's reads need no stamps."""
+
+    def connection_lost(self, error: BaseException | None) -> None:  # noqa: ARG002 - the owner's
         self._gone = True
         self._deadline.close()
         self._stall.close()
@@ -166,7 +173,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def unsent(self) -> int:
         """Bytes written that the kernel has not taken."""
-        return 0 if self._gone else self._transport.get_write_buffer_size()
+        return self.link.unsent
 
     @property
     def reading_body(self) -> bool:
@@ -251,7 +258,7 @@ class ClientConnection(asyncio.Protocol):
     def pause_reading(self, reason: str) -> None:
         """Stops reading from the client, for a named reason."""
         if not self.paused_for and not self._gone:
-            self._transport.pause_reading()
+            self.link.pause_reading()
         if reason not in self.paused_for:
             self.paused_for += (reason,)
         self._deadline.clear()
@@ -262,22 +269,16 @@ class ClientConnection(asyncio.Protocol):
             self._drop_pause(reason)
             if not self.paused_for and not self._gone:
                 self._upload_due = self._server.loop.time() + self._limits.body_s
-                self._transport.resume_reading()
+                self.link.resume_reading()
 
     def _drop_pause(self, reason: str) -> None:
         if reason in self.paused_for:
             self.paused_for = tuple([other for other in self.paused_for if other != reason])
 
     # -- writing and closing
-    def write(self, data: bytes) -> None:
-        """Writes to the client; nothing when it is gone (uvloop raises on a closed handle)."""
-        if not self._gone and not self._transport.is_closing():
-            self._transport.write(data)
-
     def close(self) -> None:
         """Closes after what was written is sent."""
-        if not self._gone:
-            self._transport.close()
+        self.link.close()
 
     def close_if_idle(self) -> None:
         """Closes when no request is being served or coming in."""
@@ -286,25 +287,18 @@ class ClientConnection(asyncio.Protocol):
 
     def break_off(self) -> None:
         """Breaks the connection so that the client cannot take it for a clean end: RST."""
-        if self._gone:
-            return
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None:
-            with contextlib.suppress(OSError):  # gone already
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._transport.abort()
+        self.link.reset()
 
     def linger(self) -> None:
         """Sends what was written and our end, then discards what the client still sends."""
-        if self._gone or self._transport.is_closing():
+        if self.link.is_closing:
             return
         self._lingering = True
         self._parser.broken = True
         if self.paused_for:
             self.paused_for = ()
-            self._transport.resume_reading()
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+            self.link.resume_reading()
+        self.link.write_eof()
         self._deadline.set(LINGER_S)
 
     def _refuse(self, fault: Fault, *, head_only: bool = False) -> None:
@@ -319,8 +313,8 @@ class ClientConnection(asyncio.Protocol):
 
     # -- deadlines
     def _deadline_passed(self) -> None:
-        if self._lingering or self._transport.is_closing():
-            self._transport.abort()
+        if self._lingering or self.link.is_closing:
+            self.link.abort()
         elif self._splice is not None:
             self._splice.client_stalled()
         elif self._parser.in_head:

@@ -5,6 +5,7 @@ RFC 9110 section 7.6.1 (Connection and hop-by-hop fields), RFC 9112 section 6 (f
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -12,6 +13,7 @@ import orjson
 
 from breakeven.value import value
 from breakeven_proxy.relay.incoming import Fault, Incoming
+from breakeven_proxy.relay.seams import Arrival
 from breakeven_wire import Headers, ResponseHead
 from breakeven_wire.message import NO_BODY_STATUSES, only_chunked
 
@@ -221,6 +223,21 @@ def head_problem(incoming: Incoming, target: bytes) -> Fault | None:
     if target[:1] != b"/" and not (target == b"*" and incoming.method == b"OPTIONS"):
         return Fault(400, "the request target must be a path or an http URL")
     return None
+
+
+def arrival_of(incoming: Incoming, target: bytes) -> Arrival:
+    """A request whose head came now; target: origin-form."""
+    length = incoming.get(b"content-length")
+    return Arrival(
+        incoming.method,
+        target,
+        target.partition(b"?")[0],
+        incoming.headers,
+        time.time(),
+        time.monotonic(),
+        int(length) if length is not None else None,
+        incoming.first,
+    )
 
 
 def wants_continue(incoming: Incoming) -> bool:

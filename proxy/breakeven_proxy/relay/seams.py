@@ -90,6 +90,12 @@ class Observation(Protocol):
     def body(self, data: bytes, stamp: float, paused: bool) -> None:
         """One read's body bytes; `paused`: a slow client had stopped the reading before it."""
 
+    def bodies(self, reads: list[tuple[bytes, float]]) -> bool:
+        """Several reads, oldest first, each with its stamp; none after a pause.
+
+        True: nobody waits for what comes next, it may be told together with more.
+        """
+
     def end(self, ending: Ending) -> None:
         """Exactly once, last."""
 

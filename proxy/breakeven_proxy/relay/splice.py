@@ -6,10 +6,10 @@ place is given back, an observation ended and the engine's connection freed exac
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Literal
 
 from breakeven_proxy.relay.heads import (
+    arrival_of,
     head_problem,
     informational_head,
     origin_form,
@@ -28,6 +28,7 @@ from breakeven_wire import (
     Failure,
     FailureKind,
     Headers,
+    Lane,
     Request,
     ResponseHead,
 )
@@ -48,9 +49,9 @@ class Splice(ExchangeHandler):
 
     __slots__ = (
         "_arrival", "_backlog", "_backpressured", "_body_ended", "_chunked", "_client",
-        "_complete_at", "_done", "_exchange", "_held", "_incoming", "_keep_alive", "_paused",
-        "_problem", "_response_bytes", "_server", "_stamp", "_status", "_transform", "_visit",
-        "_whole",
+        "_complete_at", "_done", "_exchange", "_held", "_incoming", "_keep_alive", "_lane",
+        "_paused", "_problem", "_response_bytes", "_server", "_status", "_transform",
+        "_visit", "_whole",
     )  # fmt: skip
 
     def __init__(self, client: ClientConnection, server: RelayServer, incoming: Incoming) -> None:
@@ -70,13 +71,13 @@ class Splice(ExchangeHandler):
         self._status: int | None = None
         self._keep_alive = incoming.keep_alive
         self._chunked = False
+        self._lane: Lane | None = None
         self._transform: Transform | None = None
         self._held = b""  # bytes for the client that wait for those of the same read behind them
         self._paused = False
         self._backlog = False
         self._backpressured = False
         self._response_bytes = 0
-        self._stamp: float | None = None
 
     # -- the request's way
     def start(self) -> None:
@@ -91,7 +92,7 @@ class Splice(ExchangeHandler):
             self._answer(problem.status, problem.message)
             self._client.request_done(keep_alive=False)
             return
-        self._arrival = arrival = _arrival(incoming, target)
+        self._arrival = arrival = arrival_of(incoming, target)
         server = self._server
         length, limit = arrival.content_length, server.limits.body_bytes
         if length is not None and length > limit:
@@ -216,6 +217,7 @@ class Splice(ExchangeHandler):
         self._paused = self._backlog = self._backpressured = True
         if self._exchange is not None:
             self._exchange.pause_reading()
+            self._close_lane()
 
     def client_caught_up(self) -> None:
         """The client took what waited."""
@@ -250,7 +252,6 @@ class Splice(ExchangeHandler):
         visit, exchange, incoming = self._visit, self._exchange, self._incoming
         assert visit is not None
         assert exchange is not None
-        self._stamp = stamp
         try:
             visit.observation.head(head, stamp)
             if self._complete_at is not None and exchange.sent is not None:
@@ -272,21 +273,36 @@ class Splice(ExchangeHandler):
             self._client.write(answer.data)
 
     def on_body(self, data: bytes, stamp: float) -> None:
-        visit, exchange = self._visit, self._exchange
-        self._stamp = stamp
-        if self._transform is not None:
-            self._send(self._transform.response(data), more=exchange.more)  # type: ignore[union-attr]
-        elif self._chunked and exchange.frame is not None:  # type: ignore[union-attr]
-            self._response_bytes += len(data)
-            self._client.write(exchange.frame)  # type: ignore[union-attr]
-        else:
-            self._send(data, more=exchange.more)  # type: ignore[union-attr]
+        more = self._exchange.more  # type: ignore[union-attr]
+        self._send(data if self._transform is None else self._transform.response(data), more=more)
+        backlog = self._backlog
         try:
-            visit.observation.body(data, stamp, self._backlog)  # type: ignore[union-attr]
+            self._visit.observation.body(data, stamp, backlog)  # type: ignore[union-attr]
         except Exception:  # noqa: BLE001 - metering never breaks a stream; it is counted
             self._telemetry_failed()
-        if self._backlog and not self._paused and len(data) < BACKLOG_READ_BYTES:
+        if backlog and not self._paused and len(data) < BACKLOG_READ_BYTES:
             self._backlog = False
+        if not more and self._lane is None:
+            self._open_lane()
+
+    def _open_lane(self) -> None:
+        """The engine's chunks go on as they are, where nothing is changed and nothing waits.
+
+        From the second read of a body on: a response that comes in one needs no lane.
+        """
+        if self._chunked and self._transform is None and not self._backlog:
+            self._lane = self._exchange.open_lane(  # type: ignore[union-attr]
+                self._client.link,
+                self._visit.observation.bodies,  # type: ignore[union-attr]
+                self._telemetry_failed,
+            )
+
+    def _close_lane(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._exchange.close_lane()  # type: ignore[union-attr]
+            lane.flush()
+            self._response_bytes += lane.data_bytes
 
     def _send(self, data: bytes, *, more: bool) -> None:
         """Body bytes for the client, behind what is held; `more` of the same read follows."""
@@ -299,7 +315,6 @@ class Splice(ExchangeHandler):
             self._client.write(out)
 
     def on_end(self, trailers: Headers, stamp: float) -> None:
-        self._stamp = stamp
         if self._transform is not None:
             self._send(self._transform.response_end(), more=True)
         out = self._held
@@ -307,7 +322,7 @@ class Splice(ExchangeHandler):
             out += b"0\r\n" + trailer_fields(trailers) + b"\r\n" if trailers else LAST_CHUNK
         if out:
             self._client.write(out)
-        self._over(Close.COMPLETE)
+        self._over(Close.COMPLETE, stamp=stamp)
         self._client.request_done(keep_alive=self._keep_alive)
 
     def on_failure(self, failure: Failure) -> None:
@@ -349,17 +364,19 @@ class Splice(ExchangeHandler):
             )
         )
 
-    def _over(self, close: Close, failure: Failure | None = None) -> None:
+    def _over(
+        self, close: Close, failure: Failure | None = None, *, stamp: float | None = None
+    ) -> None:
         if self._done:
             return
         self._done = True
+        self._close_lane()
         exchange, visit = self._exchange, self._visit
         if exchange is not None:
             exchange.abort()  # nothing, when it has ended itself
         if visit is None:
             return
-        stamp = self._stamp
-        if stamp is None or close is not Close.COMPLETE:
+        if stamp is None:
             stamp = visit.pool.now()
         try:
             visit.observation.end(
@@ -381,17 +398,3 @@ class Splice(ExchangeHandler):
 
     def _telemetry_failed(self) -> None:
         self._server.count_telemetry_error()
-
-
-def _arrival(incoming: Incoming, target: bytes) -> Arrival:
-    length = incoming.get(b"content-length")
-    return Arrival(
-        incoming.method,
-        target,
-        target.partition(b"?")[0],
-        incoming.headers,
-        time.time(),
-        time.monotonic(),
-        int(length) if length is not None else None,
-        incoming.first,
-    )

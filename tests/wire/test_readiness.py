@@ -1,7 +1,7 @@
 """A reset that comes together with the last bytes ends the exchange, on every kind of loop.
 
-libuv tells of a broken connection once and never again; when that one call finds bytes to read,
-only the watch of `breakeven_wire.hangup` still hears of the end.
+libuv would tell of a broken connection once and never again; where that one call found bytes, the
+request hung. `breakeven_wire.readiness` tells until the socket was read to its end.
 """
 
 from __future__ import annotations

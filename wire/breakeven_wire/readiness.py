@@ -1,0 +1,97 @@
+"""Which sockets are ready: one epoll set of our own, and its one descriptor in the event loop.
+
+A turn of the loop serves everything that is ready in it, without a handle, a context switch and
+a queue for each. And libuv ends a poll handle at its first POLLERR, after one call: when an
+engine's last bytes and its reset wait together, that call reads the bytes and nothing ever calls
+again. Here a broken socket is told of until it has been read to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+from collections.abc import Callable
+
+READABLE = select.EPOLLIN
+WRITABLE = select.EPOLLOUT
+
+EVENTS_A_TURN = 64
+"""Sockets served before the loop looks at everything else again."""
+
+
+class ReadySet:
+    """Calls `heard(events)` of each socket that is ready. Must be closed.
+
+    `events` is epoll's mask. Errors and hang-ups are always reported: again and again while
+    anything is awaited, once while nothing is (reading paused: nobody would take them away).
+    """
+
+    __slots__ = ("_epoll", "_failed", "_heard", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._heard: dict[int, Callable[[int], None]] = {}
+        self._failed: dict[int, Callable[[Exception], None]] = {}
+        self._epoll: select.epoll | None = None
+
+    def add(
+        self,
+        fd: int,
+        wanted: int,
+        heard: Callable[[int], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Watches a socket until it is forgotten.
+
+        `wanted`: READABLE | WRITABLE, or 0. `failed`: hears what `heard` raised, and must end it:
+        a socket that is ready and that nobody serves would be told of for ever.
+        """
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._loop.add_reader(self._epoll.fileno(), self._ready)
+        self._epoll.register(fd, wanted or select.EPOLLET)
+        self._heard[fd], self._failed[fd] = heard, failed
+
+    def want(self, fd: int, wanted: int) -> None:
+        """Changes what is awaited of a socket."""
+        if self._epoll is not None:
+            self._epoll.modify(fd, wanted or select.EPOLLET)
+
+    def heard_by(self, fd: int, heard: Callable[[int], None]) -> None:
+        """Another one hears of a watched socket from now on."""
+        if fd in self._heard:
+            self._heard[fd] = heard
+
+    def forget(self, fd: int) -> None:
+        """Stops watching; called before the descriptor is closed, since its number comes again."""
+        self._failed.pop(fd, None)
+        if self._heard.pop(fd, None) is not None and self._epoll is not None:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(fd)
+
+    def close(self) -> None:
+        """Stops watching all."""
+        self._heard.clear()
+        self._failed.clear()
+        if self._epoll is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+
+    def _ready(self) -> None:
+        if self._epoll is None:
+            return
+        find = self._heard.get
+        for fd, events in self._epoll.poll(0, EVENTS_A_TURN):
+            heard = find(fd)
+            if heard is None:
+                continue  # forgotten by one before it in this turn
+            try:
+                heard(events)
+            except Exception as error:  # noqa: BLE001 - the others of this turn are no part of it
+                self._loop.call_exception_handler(
+                    {"message": "a socket's owner failed", "exception": error}
+                )
+                if fd in self._failed:
+                    self._failed[fd](error)
