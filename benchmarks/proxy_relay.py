@@ -323,7 +323,8 @@ def stamp_errors(engine: int, folder: Path) -> None:
     cases = [("loop", 20, 0), ("kernel", 20, 0), ("kernel", 20, 5), ("loop", 20, 5),
              ("loop", 5, 0), ("kernel", 5, 0)]  # fmt: skip
     print(
-        "\ngap error against the engine's send times, reads of one event, streams together, engine on a core of its own"
+        "\ngap error against the engine's send times, reads of one event, streams together, "
+        "engine on a core of its own"
     )
     for stamps, gap_ms, stall_ms in cases:
         peer = start_ours(engine, stamps, folder, str(stall_ms), str(out))
