@@ -13,14 +13,16 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, TypeVar, dataclass_transform, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, get_args, get_origin
 
 import orjson
-import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from .errors import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
 
 T = TypeVar("T")
 Loc = tuple[int | str, ...]
@@ -136,10 +138,12 @@ def _joined(faults: list[ConfigError]) -> ConfigError:
     )
 
 
-# --- YAML ------------------------------------------------------------------------------------
+# --- YAML: imported where it is read, since a command with flags alone never reads any ----------
 
 
 def _compose(text: str, file: str) -> yaml.Node | None:
+    import yaml
+
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -157,6 +161,8 @@ def _plain(
     node: yaml.Node, loc: Loc, lines: dict[Loc, int], faults: list[ConfigError], file: str
 ) -> Any:
     """Node -> dicts, lists and scalars; notes each place's line and what cannot be data."""
+    import yaml
+
     line = node.start_mark.line + 1
     lines.setdefault(loc, line)
     if len(loc) > MAX_DEPTH or len(lines) > MAX_NODES:
@@ -171,6 +177,8 @@ def _plain(
 def _mapping(
     node: yaml.MappingNode, loc: Loc, lines: dict[Loc, int], faults: list[ConfigError], file: str
 ) -> dict[str, Any]:
+    import yaml
+
     data: dict[str, Any] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
@@ -189,6 +197,8 @@ def _mapping(
 
 
 def _scalar(node: yaml.Node, loc: Loc, faults: list[ConfigError], file: str) -> Any:
+    import yaml
+
     line = node.start_mark.line + 1
     try:
         value = yaml.SafeLoader("").construct_object(node)

@@ -11,17 +11,18 @@ import contextlib
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from breakeven.engine_metrics import EngineCounters, delta, read_counters
 from breakeven.errors import EngineError, NotReadyError, SchemaError
-from breakeven.exposition import parse_page
 from breakeven_wire import Deadlines, EnginePool, Origin
 
 from . import arrow
 from .spool import disk_error
+
+if TYPE_CHECKING:
+    from breakeven.engine_metrics import EngineCounters
 
 SAMPLE_DEADLINES = Deadlines(connect_s=2.0, first_byte_s=5.0, idle_s=5.0, total_s=8.0)
 ENGINE_FILE = "engine.parquet"
@@ -69,6 +70,8 @@ class ProxyPage:
         Raises:
             EngineError: unreachable, or a page without that counter.
         """
+        from breakeven.exposition import parse_page  # here: a run without pages starts sooner
+
         page = parse_page(await _fetch(self.page))
         if "breakeven_build_info" not in page.names:
             raise SchemaError(f"{self.page.name} is no page of a breakeven-proxy")
@@ -195,7 +198,7 @@ class EngineSampler:
     def _note_raw(self, page: _Page) -> None:
         for t_s, data in page.raw:
             try:
-                self._note(t_s, page, read_counters(zlib.decompress(data)))
+                self._note(t_s, page, _counters(zlib.decompress(data)))
             except EngineError:
                 page.failures += 1
         page.raw.clear()
@@ -239,13 +242,22 @@ async def _fetch(page: _Page) -> bytes:
 
 
 async def _read(page: _Page) -> EngineCounters:
-    return read_counters(await _fetch(page))
+    return _counters(await _fetch(page))
+
+
+def _counters(page: bytes) -> EngineCounters:
+    # Here: a run without --metrics-url starts sooner; one with it reads a page before its start.
+    from breakeven.engine_metrics import read_counters
+
+    return read_counters(page)
 
 
 def _delta(page: _Page) -> dict[str, Any]:
     record: dict[str, Any] = {"source": page.name, "failed_samples": page.failures}
     if page.before is None or page.after is None:
         return record | {"missing": "a page before or after the run could not be read"}
+    from breakeven.engine_metrics import delta  # here: as in _counters
+
     try:
         found = delta(page.before, page.after)
     except SchemaError as error:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from breakeven.errors import InputError
 from breakeven.slo import SLO, parse_goodput
@@ -27,8 +28,10 @@ from ..traffic.content import (
 )
 from ..traffic.formats import TraceSource, load_trace
 from ..traffic.plan import Plan, PlanSettings, make_plan, split_inflight, take_shard
-from ..traffic.pool import Pool, PoolPrompts, read_pool
 from .results import WORKERS
+
+if TYPE_CHECKING:
+    from ..traffic.pool import Pool, PoolPrompts
 
 MAX_PROMPT_TOKENS = 10_000_000
 """No engine takes a longer prompt, and a few longer ones would not fit in memory."""
@@ -78,7 +81,7 @@ def prepare(config: ReplayConfig) -> Prepared:
         arrivals = tuple(replace(a, sampling=config.sampling) for a in arrivals)
     whole = make_plan(arrivals, plan_settings(config))
     plan = take_shard(whole, shard.number, shard.of)
-    pool = read_pool(config.content) if config.content else None
+    pool = _read_pool(config.content) if config.content else None
     prepared = Prepared(
         config,
         source,
@@ -144,7 +147,15 @@ def bodies(prepared: Prepared, model: str, calibration: Calibration | None) -> B
     return Bodies(prompts, body_format, key)
 
 
+def _read_pool(path: str) -> Pool:
+    from ..traffic.pool import read_pool  # here: a run without --content starts sooner
+
+    return read_pool(path)
+
+
 def _pool_prompts(prepared: Prepared, pool: Pool) -> PoolPrompts:
+    from ..traffic.pool import PoolPrompts  # here: as in _read_pool
+
     config = prepared.config
     return PoolPrompts(
         pool,

@@ -27,7 +27,6 @@ from breakeven.provenance import AcceptanceKind, ContentKind, EngineKind, Labels
 
 from ..config import ReplayConfig
 from .spool import SPOOL, disk_error, read_spool
-from .summary import evaluate, exit_code
 
 if TYPE_CHECKING:
     from .prepare import Prepared
@@ -231,6 +230,8 @@ def finish(folder: Path, record: dict[str, Any]) -> RunResult:
 
 def summarise(folder: Path, rows: pa.Table, record: dict[str, Any]) -> RunResult:
     """Evaluate rows and record, write summary.json."""
+    from .summary import evaluate, exit_code  # here: only the end of a run needs it
+
     summary = evaluate(rows, record)
     write_json(folder / SUMMARY, summary)
     return RunResult(folder, summary, exit_code(summary))
