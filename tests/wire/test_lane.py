@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from breakeven_wire import EnginePool, Exchange, ExchangeHandler, Failure, Lane, Origin, Request
 from breakeven_wire.lane import HELD_READS, LANE_READ_BYTES, size_line
 from breakeven_wire.link import LinkOwner
-from breakeven_wire.readiness import ReadySet
+from breakeven_wire.readiness import READABLE, WRITABLE, ReadySet
 from breakeven_wire.socket_link import SocketLink
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -31,6 +31,7 @@ class Client(LinkOwner):
     """The owner of the client's link: a slow client pauses the engine's side."""
 
     exchange: Exchange
+    relay: Relay
 
     def data_received(self, data: bytes, stamp: float) -> None: ...
     def eof_received(self) -> None: ...
@@ -40,6 +41,7 @@ class Client(LinkOwner):
     def pause_writing(self) -> None:
         self.exchange.pause_reading()
         self.exchange.close_lane()
+        self.relay.lane = None
 
     def resume_writing(self) -> None:
         self.exchange.resume_reading()
@@ -64,7 +66,7 @@ class Relay(ExchangeHandler):
     def on_body(self, data: bytes, stamp: float) -> None:
         self.reads.append((data, stamp))
         self.sink.write(chunk(data))
-        if not self.exchange.more:
+        if not self.exchange.more and self.lane is None:
             self.lane = self.exchange.open_lane(self.sink, self.observe, self.failed)
             if self.lane is not None:
                 self.lanes.append(self.lane)
@@ -85,8 +87,8 @@ class Relay(ExchangeHandler):
         self.over(failure.kind.value)
 
     def over(self, word: str) -> None:
-        for lane in self.lanes:
-            lane.flush()
+        if self.lane is not None:
+            self.lane.flush()
         self.sink.write(END)
         self.sink.close()
         self.ended.set_result(word)
@@ -118,6 +120,7 @@ class Scene:
         self.ready = ReadySet(loop)
         owner = Client()
         self.relay = Relay(SocketLink(loop, self.ready, ours, owner), failing=failing)
+        owner.relay = self.relay
         self.relay.exchange = owner.exchange = self.pool.start(Request(b"GET", b"/"), self.relay)
 
     async def __aenter__(self) -> Scene:
@@ -262,6 +265,30 @@ def test_a_slow_client_stops_the_lane_and_loses_nothing() -> None:
     uvloop.run(dialogue())
 
 
+def test_the_read_at_which_a_client_becomes_slow_is_metered() -> None:
+    """The lane is closed while that read is on its way; it is among those that were observed."""
+
+    async def dialogue() -> None:
+        async with Scene("kernel") as scene:
+            await scene.send(HEAD)
+            await one_by_one(scene, 2)
+            pieces = [b"%06d" % number + b"x" * 2035 for number in range(1000)]
+            assert len(chunk(pieces[0])) == LANE_READ_BYTES  # each read is one chunk
+            sender = asyncio.create_task(
+                asyncio.to_thread(scene.engine.sendall, b"".join(map(chunk, pieces)) + END)
+            )
+            async with asyncio.timeout(5):
+                while scene.relay.lane is not None or not scene.relay.sink.unsent:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            got = await scene.at_client()
+            await sender
+            assert got.count(b"x" * 2035) == 1000
+            observed = b"".join(data for data, _ in scene.relay.reads[2:])
+            assert observed == b"".join(pieces)
+
+    uvloop.run(dialogue())
+
+
 @pytest.mark.parametrize("how", ["reset", "close", "no chunk"])
 def test_a_broken_engine_is_told_after_what_it_sent(how: str) -> None:
     """Reads that waited for the meter are there when the failure comes."""
@@ -281,6 +308,45 @@ def test_a_broken_engine_is_told_after_what_it_sent(how: str) -> None:
                 expected = {"reset": "reset", "close": "closed_early", "no chunk": "protocol"}
                 assert await scene.relay.ended == expected[how]
             assert [data for data, _ in scene.relay.reads][:5] == [b"%03d" % n for n in range(5)]
+
+    uvloop.run(dialogue())
+
+
+def test_what_comes_the_long_way_is_metered_behind_what_waited() -> None:
+    """A last chunk and a reset that are heard of together are no reason to meter out of order."""
+
+    async def dialogue() -> None:
+        async with Scene("kernel") as scene:
+            await scene.send(HEAD)
+            await one_by_one(scene, 5)
+            linger = (1).to_bytes(4, "little") + bytes(4)
+            scene.engine.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            scene.engine.sendall(chunk(b"last"))
+            scene.engine.close()
+            async with asyncio.timeout(5):
+                await scene.relay.ended
+            assert [data for data, _ in scene.relay.reads][5:] in ([b"last"], [])
+            assert [data for data, _ in scene.relay.reads][:5] == [b"%03d" % n for n in range(5)]
+
+    uvloop.run(dialogue())
+
+
+def test_a_ready_socket_that_can_also_be_written_keeps_the_order() -> None:
+    """As while a request is still being sent: read and write are told of together."""
+
+    async def dialogue() -> None:
+        async with Scene("kernel") as scene:
+            await scene.send(HEAD)
+            await one_by_one(scene, 5)
+            lane = scene.relay.lane
+            assert lane is not None
+            scene.engine.sendall(chunk(b"next"))
+            lane.heard(READABLE | WRITABLE)
+            scene.engine.sendall(END)
+            async with asyncio.timeout(5):
+                assert await scene.relay.ended == "whole"
+            expected = [*(b"%03d" % n for n in range(5)), b"next"]
+            assert [data for data, _ in scene.relay.reads] == expected
 
     uvloop.run(dialogue())
 

@@ -104,6 +104,8 @@ class Connection:
 
     # -- link owner
     def data_received(self, data: bytes, stamp: float) -> None:
+        if self.lane is not None:
+            self.lane.stop()  # what waits there came before, however this read was heard of
         self.last_stamp = stamp
         if self._between_chunks:
             # Most reads of a stream are exactly one chunk, and the parser need not see those: it

@@ -147,6 +147,8 @@ class Lane:
             self.stop()
             self._link.take(data, stamp)
             return
+        reads = self._reads
+        reads.append((data, stamp))  # before the write: it may close this lane, and none is lost
         sink = self._sink
         if sink.direct:
             send = self._send
@@ -161,7 +163,5 @@ class Lane:
                 sink.keep(memoryview(data)[sent:])
         else:
             sink.write(data)
-        reads = self._reads
-        reads.append((data, stamp))
         if len(reads) >= HELD_READS or stamp > self._until:
             self.flush()
