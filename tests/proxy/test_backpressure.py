@@ -192,3 +192,31 @@ def test_a_bigger_body_passes_when_the_engine_answers_first() -> None:
             assert await proxy.total("upstream_connections") == 0
 
     dialogue(script())
+
+
+@pytest.mark.parametrize("how", ["half-close", "keep-alive ends"])
+def test_unsent_bytes_keep_no_connection_for_ever(how: str) -> None:
+    """A client that takes nothing: its request ends with its half-close, its socket in time."""
+
+    async def script() -> None:
+        half = how == "half-close"
+        timeouts = {"idle_s": 60 if half else 1, "keepalive_s": 0.2}
+        async with scripted_engine() as engine, proxied(engine.url, timeouts=timeouts) as proxy:
+            client = await proxy.dial(rcvbuf=4096)
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await client.send(post())
+            conn = await engine.accept()
+            await conn.send(STREAM_HEAD)
+            relay = proxy.proxy.relay
+            (connection,) = relay.connections
+            while not connection.unsent:
+                await conn.send(chunked(b": " + b"x" * 4000, end=False))
+                await asyncio.sleep(0.001)
+            if half:
+                client.writer.write_eof()
+                await proxy.idle()
+            else:
+                await conn.send(chunked())
+                await until(lambda: not relay.connections)
+
+    dialogue(script())

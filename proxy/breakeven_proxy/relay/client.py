@@ -138,6 +138,9 @@ class ClientConnection:
 
     def eof_received(self) -> None:
         """A half-close is taken for leaving, as nginx, Envoy and uvicorn do: the link closes."""
+        self._leave()
+        if not self._lingering:
+            self._deadline.set(self._limits.idle_s)  # for what is unsent, if it never goes
 
     def flushed(self) -> None:
         """The kernel took all that was written."""
@@ -150,6 +153,11 @@ class ClientConnection:
         self._deadline.close()
         self._stall.close()
         self._server.connections.discard(self)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Nobody waits for an answer any more."""
+        self._parser.requests.clear()
         if self._splice is not None:
             splice, self._splice = self._splice, None
             splice.client_left()
@@ -277,8 +285,10 @@ class ClientConnection:
 
     # -- writing and closing
     def close(self) -> None:
-        """Closes after what was written is sent."""
+        """Closes after what was written is sent, or when the client has not taken it in time."""
         self.link.close()
+        if self.link.unsent:
+            self._deadline.set(self._limits.idle_s)
 
     def close_if_idle(self) -> None:
         """Closes when no request is being served or coming in."""
