@@ -113,3 +113,57 @@ def test_a_closed_listener_accepts_nothing_more_after_its_rest() -> None:
         assert not listening._resting
 
     uvloop.run(dialogue())
+
+
+def test_an_address_that_the_machine_has_not_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with one foreign address among its own listens on its own; alone it is an error."""
+    foreign = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
+    unknown = (socket.AF_DECnet, socket.SOCK_STREAM, 0, "", ("::1", 0))
+    own = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
+
+    async def dialogue(*found: object) -> str:
+        async def resolved(*_: object, **__: object) -> list[object]:
+            return list(found)
+
+        listening = Listener(lambda sock: sock.close())
+        monkeypatch.setattr(listening, "_loop", Loop(resolved))
+        try:
+            return (await listening.listen("a.name", 0))[0]
+        finally:
+            listening.close()
+
+    assert asyncio.run(dialogue(foreign, unknown, own)) == "127.0.0.1"
+    with pytest.raises(OSError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        asyncio.run(dialogue(foreign))
+
+
+class Loop:
+    """The running loop, with another resolver."""
+
+    def __init__(self, resolved: Callable[..., object]) -> None:
+        self.getaddrinfo = resolved
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(asyncio.get_running_loop(), name)
+
+
+def test_a_connection_that_cannot_be_watched_is_closed_and_said() -> None:
+    """The set of ready sockets is full (ENOSPC): no socket leaks, no busy loop."""
+
+    async def dialogue() -> None:
+        said: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: said.append(str(told)))
+
+        def full(sock: socket.socket) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+        listening = Listener(full)
+        client = socket.create_connection(await listening.listen("127.0.0.1", 0))
+        await until(lambda: bool(said))
+        client.settimeout(5)
+        assert await asyncio.to_thread(client.recv, 1) == b""
+        assert len(said) == 1
+        listening.close()
+        client.close()
+
+    uvloop.run(dialogue())

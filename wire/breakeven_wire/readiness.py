@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
+BROKEN = select.EPOLLERR | select.EPOLLHUP
 
 EVENTS_A_TURN = 64
 """Sockets served before the loop looks at everything else again."""

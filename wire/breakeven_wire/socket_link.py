@@ -17,7 +17,7 @@ from typing import Any
 
 from breakeven_wire.clock import SO_TIMESTAMPNS, TIMESPEC
 from breakeven_wire.link import READ_BYTES, WRITE_HIGH_BYTES, LinkOwner
-from breakeven_wire.readiness import READABLE, WRITABLE, ReadySet
+from breakeven_wire.readiness import BROKEN, READABLE, WRITABLE, ReadySet
 
 SMALL_READ_BYTES = 4096
 """Room for a read after a small one: the kernel's answer is copied into a block of this size."""
@@ -89,7 +89,11 @@ class SocketLink:
             if events == WRITABLE:
                 return
         if not self._reading:
-            return  # paused by one before it in this turn, or broken while it is paused
+            # Paused by one before it in this turn, or broken while it is paused: an engine's last
+            # bytes are read first, when reading goes on; a client that broke off wants nothing.
+            if self._serving and events & BROKEN:
+                self.lose(None)
+            return
         try:
             if self.stamped:
                 data, told, _, _ = self.receive(self.room, ANCILLARY_BYTES)

@@ -15,6 +15,7 @@ REST_S = 1.0
 """Pause after the system had no descriptor or memory for another connection."""
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_ABSENT = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
 class Listener:
@@ -33,15 +34,26 @@ class Listener:
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Binds and listens; the first address (port 0 lets the system choose).
 
+        An address that this machine has not (a name may have one of IPv6) is left out, as long
+        as there is another.
+
         Raises:
             OSError: the address cannot be bound; says which.
         """
         found = await self._loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+        absent: OSError | None = None
         try:
             for family, kind, proto, _, address in dict.fromkeys(found):
-                self._sockets.append(_bound(family, kind, proto, address))
+                try:
+                    self._sockets.append(_bound(family, kind, proto, address))
+                except OSError as error:
+                    if error.errno not in _ABSENT:
+                        raise
+                    absent = error
+            if absent is not None and not self._sockets:
+                raise absent
         except OSError:
             self.close()
             raise
@@ -72,7 +84,12 @@ class Listener:
                     return
                 continue  # this one went away before it was accepted
             accepted.setblocking(False)
-            self._accepted(accepted)
+            try:
+                self._accepted(accepted)
+            except OSError as error:  # the set of ready sockets has no room for it
+                accepted.close()
+                self._rest(sock, error)
+                return
 
     def _rest(self, sock: socket.socket, error: OSError) -> None:
         self._loop.call_exception_handler(
@@ -88,8 +105,9 @@ class Listener:
 
 
 def _bound(family: int, kind: int, proto: int, address: tuple[object, ...]) -> socket.socket:
-    sock = socket.socket(family, kind, proto)
+    sock: socket.socket | None = None
     try:
+        sock = socket.socket(family, kind, proto)
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -97,7 +115,8 @@ def _bound(family: int, kind: int, proto: int, address: tuple[object, ...]) -> s
         sock.bind(address)
         sock.listen(BACKLOG)
     except OSError as error:
-        sock.close()
+        if sock is not None:
+            sock.close()
         reason = errno.errorcode.get(error.errno or 0, "")
         words = f"cannot listen on {address[0]}:{address[1]}: {error.strerror or reason}"
         raise OSError(error.errno, words) from error
