@@ -58,6 +58,19 @@ def test_long_prompts_are_built_before_and_between_arrivals() -> None:
     assert ahead.in_gap(60.0)
 
 
+@pytest.mark.parametrize(("step_s", "expected"), [(0.25, 5), (1e-6, 40)])
+def test_where_gaps_are_long_only_the_first_second_is_built_before(
+    step_s: float, expected: int
+) -> None:
+    """Start to first request does not wait for bodies that the gaps have room for."""
+    plan = [Planned(i, i * step_s, Arrival(0.0, 200, 4)) for i in range(40)]
+    maker = Bodies(TokenIdPrompts(0, 0, Block("tokens", 512)), BodyFormat("m", True, 0), b"k")
+    ahead = Ahead(maker, plan)
+    ahead.before_start(clock=lambda: 0.0)
+    assert len(ahead._built) == expected
+    assert ahead.in_gap(60.0) == (expected < len(plan))
+
+
 def test_two_rates_after_each_other_do_not_hang(run: Run) -> None:
     """A second run in the same process, at another rate, ends like the first."""
     with scripted() as target:
