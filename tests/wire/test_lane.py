@@ -297,6 +297,7 @@ def test_a_broken_engine_is_told_after_what_it_sent(how: str) -> None:
         async with Scene("kernel") as scene:
             await scene.send(HEAD)
             await one_by_one(scene, 5)
+            unstamped = scene.relay.exchange.unstamped_reads
             if how == "no chunk":
                 scene.engine.sendall(b"5\r\nhelloXX")
             else:
@@ -307,6 +308,7 @@ def test_a_broken_engine_is_told_after_what_it_sent(how: str) -> None:
             async with asyncio.timeout(5):
                 expected = {"reset": "reset", "close": "closed_early", "no chunk": "protocol"}
                 assert await scene.relay.ended == expected[how]
+            assert scene.relay.exchange.unstamped_reads == unstamped, "an end is no read"
             assert [data for data, _ in scene.relay.reads][:5] == [b"%03d" % n for n in range(5)]
 
     uvloop.run(dialogue())

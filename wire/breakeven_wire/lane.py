@@ -131,7 +131,7 @@ class Lane:
                     seconds, nanoseconds = timespec(told[0][2])
                     stamp = seconds + nanoseconds * 1e-9
                 else:
-                    stamp = self._link.unstamped()
+                    stamp = self._link.unstamped() if data else 0.0  # the end has no stamp
             else:
                 data = receive(LANE_READ_BYTES)
                 now = self._now

@@ -233,10 +233,14 @@ class EnginePool:
         self.connects += 1
         if self._tls is None:
             sock = await self._connect_socket()
-            connection.link = SocketLink(
-                self.loop, self._ready, sock, connection,
-                now=self.now, stamped=self.stamps == "kernel",
-            )  # fmt: skip
+            try:
+                connection.link = SocketLink(
+                    self.loop, self._ready, sock, connection,
+                    now=self.now, stamped=self.stamps == "kernel",
+                )  # fmt: skip
+            except OSError:  # no room in the set of ready sockets
+                sock.close()
+                raise
         else:
             link = TransportLink(connection, self.now)
             connection.link = link

@@ -101,7 +101,7 @@ class SocketLink:
                     seconds, nanoseconds = timespec(told[0][2])
                     stamp = seconds + nanoseconds * 1e-9
                 else:
-                    stamp = self.unstamped()
+                    stamp = self.unstamped() if data else 0.0  # the end has no stamp
             else:
                 data = self.receive(self.room)
                 stamp = self.now()
