@@ -112,6 +112,27 @@ def test_a_run_killed_before_its_first_flush_has_a_report(tmp_path: Path) -> Non
     assert result.exit_code is ExitCode.INTERRUPTED
 
 
+def test_a_kill_between_two_parts_of_a_flush_leaves_every_row(tmp_path: Path) -> None:
+    """A row that started in this part and whose end record is of the next one is there, ended."""
+    spool = Spool(tmp_path)
+    rows = [
+        Row(index=0, intended_s=0.0),
+        Row(index=1, intended_s=0.1),
+        Row(index=2, intended_s=0.2),
+    ]
+    for row in rows:
+        spool.start(row)
+    for row in (rows[0], rows[2]):
+        row.verdict = "good"
+        spool.end(row)
+    for limit in (3, 1, 1):
+        spool.flush(limit=limit)
+        found = read_spool(tmp_path / SPOOL)  # what a kill here would leave
+        assert found.rows["index"].to_pylist() == [0, 1, 2]
+        assert found.rows["verdict"].to_pylist() == ["good", "interrupted", "good"]
+    spool.close()
+
+
 def test_a_file_of_something_else_is_no_spool(tmp_path: Path) -> None:
     """An error that says so, no traceback."""
     (tmp_path / SPOOL).write_bytes(b"something else")

@@ -80,8 +80,14 @@ class Spool:
         """
         while self._waiting:
             part = self._waiting[: min(FLUSH_ROWS, limit or FLUSH_ROWS)]
-            # A row that has ended meanwhile needs no start record: its end record waits too.
-            records = [r for r in part if r[0] == END or r[1].verdict is None]
+            # A row that has ended meanwhile needs no start record. Where its end record is not of
+            # this part it is written here: a kill between two parts would leave no trace of it.
+            ended = {id(row) for kind, row in part if kind == END}
+            records = [
+                (kind if row.verdict is None else END, row)
+                for kind, row in part
+                if kind == END or id(row) not in ended
+            ]
             try:
                 self._writer.write_batch(spool_batch(records))
             except OSError as error:
