@@ -4,7 +4,8 @@ Implements docs/definitions.md ("Stream", "Reads, merges and pauses") for proxy 
 Not here: sockets and clocks (`breakeven_wire`), what the events carry (`breakeven.counting`),
 verdicts (`breakeven.slo`), the report's type (`breakeven.report`).
 
-No text is kept: the observer holds numbers, and the bytes of an event that has not ended yet.
+No text is kept: the observer holds numbers, the bytes of an event that has not ended yet, and what
+surrounds the text of the event that is repeated (ids and names of its chunks).
 """
 
 from __future__ import annotations
