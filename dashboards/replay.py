@@ -122,7 +122,7 @@ def flow(made: dash.Dashboard) -> dash.Dashboard:
                 [
                     Query("max(loadgen_lag_seconds)", "send lag, latest"),
                     Query("max(loadgen_lag_worst_seconds)", "send lag, worst"),
-                    Query("max(loadgen_event_loop_lag_seconds)", "event loop"),
+                    Query("max(loadgen_event_loop_lag_seconds)", "event loop, worst of 15 s"),
                 ],
                 unit="s",
                 span=24,

@@ -41,6 +41,8 @@ CONSTANT = {
     "replay / Dropped / A": "0 below --max-inflight",
     "replay / Offered, admitted, dropped, served / C": "0 below --max-inflight",
     "replay / Worst lag behind the schedule / A": "a maximum",
+    "replay / Lag behind the schedule, and of the event loop / B": "a maximum",
+    "replay / Lag behind the schedule, and of the event loop / C": "0 is the good value",
 }
 
 

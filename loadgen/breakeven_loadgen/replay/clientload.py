@@ -19,6 +19,8 @@ LAG_PERIOD_S = 0.020
 """Between two readings of the event loop's lag."""
 COARSE_S = 0.001
 """uvloop's timers count whole milliseconds: a wake-up this late is on time."""
+RECENT_S = 15.0
+"""How far back `recent_lag_s` reaches at least: an ordinary scrape interval, so none is missed."""
 
 
 class InFlight:
@@ -56,6 +58,8 @@ class SelfWatch:
         self._loop = asyncio.get_running_loop()
         self._clocks = ClockWatch()
         self._lags = array("d")
+        self._recent = (0.0, 0.0)  # worst of the interval before this one, and of this one
+        self._recent_until_s = 0.0
         self._due_s = 0.0
         self._handle: asyncio.TimerHandle | None = None
         self._wall_s = time.monotonic()
@@ -88,16 +92,24 @@ class SelfWatch:
         """99th percentile of the loop's lag, seconds; 0 without samples."""
         return float(np.quantile(self._lags, 0.99)) if len(self._lags) else 0.0
 
-    def last_lag_s(self) -> float:
-        """The latest sample, for the progress line."""
-        return self._lags[-1] if self._lags else 0.0
+    def recent_lag_s(self) -> float:
+        """The worst lag of the last 15 to 30 s, seconds: a stall shows at whatever scrape comes."""
+        return max(self._recent)
 
     def _arm(self) -> None:
         self._due_s = time.monotonic() + LAG_PERIOD_S
         self._handle = self._loop.call_later(LAG_PERIOD_S, self._sample)
 
     def _sample(self) -> None:
-        self._lags.append(max(0.0, time.monotonic() - self._due_s - COARSE_S))
+        now_s = time.monotonic()
+        lag_s = max(0.0, now_s - self._due_s - COARSE_S)
+        self._lags.append(lag_s)
+        before, worst = self._recent
+        if now_s < self._recent_until_s:
+            self._recent = (before, max(worst, lag_s))
+        else:
+            self._recent = (worst, lag_s)
+            self._recent_until_s = now_s + RECENT_S
         self._arm()
 
     def _check_clock(self) -> None:

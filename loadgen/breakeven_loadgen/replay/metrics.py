@@ -34,7 +34,7 @@ GAUGES = {
     "loadgen_inflight_requests": "Requests in flight.",
     "loadgen_lag_seconds": "Send after the intended time, latest arrival.",
     "loadgen_lag_worst_seconds": "Send after the intended time, worst arrival so far.",
-    "loadgen_event_loop_lag_seconds": "Lateness of the event loop, latest sample.",
+    "loadgen_event_loop_lag_seconds": "Worst lateness of the event loop in the last 15 to 30 s.",
 }
 REQUESTS = "loadgen_requests"
 
@@ -58,7 +58,7 @@ class RunCollector(Collector):
             "loadgen_inflight_requests": self._state.offer.inflight.value,
             "loadgen_lag_seconds": counts.last_lag_s,
             "loadgen_lag_worst_seconds": counts.worst_lag_s,
-            "loadgen_event_loop_lag_seconds": self._state.watch.last_lag_s(),
+            "loadgen_event_loop_lag_seconds": self._state.watch.recent_lag_s(),
         }
         for name, words in COUNTERS.items():
             yield CounterMetricFamily(name, words, value=values[name])
