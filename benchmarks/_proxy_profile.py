@@ -63,7 +63,9 @@ async def one(what: str, stamps: str, engine: int, mode: str) -> tuple[float, An
     bound = await proxy.start()
     port = bound.listen.rsplit(":", 1)[1]
     await asyncio.sleep(0.5)
-    child = await asyncio.create_subprocess_exec(sys.executable, "-m", __spec__.name, port, what)
+    child = await asyncio.create_subprocess_exec(
+        *client(int(port), what), stdout=asyncio.subprocess.DEVNULL
+    )
     while units(proxy, what) < 500:  # noqa: ASYNC110 - no event says that the load runs
         await asyncio.sleep(0.1)
     found: Any = None
@@ -94,19 +96,15 @@ async def one(what: str, stamps: str, engine: int, mode: str) -> tuple[float, An
     return made, found
 
 
-def client(port: int, what: str) -> None:
+def client(port: int, what: str) -> list[str]:
     """The load: a closed loop of one-event streams, or 20 streams of 50 events a second."""
     if what == "requests":
-        load.closed_loop(port, 16, 10 * SECONDS)
-    else:
-        load.paced(port, 20, 20, 10 * SECONDS)  # one event a read, however busy the machine
+        return load.closed_command(port, 16, 10 * SECONDS)
+    return load.paced_command(port, 20, 20, 10 * SECONDS)  # one event a read, however busy
 
 
 def main(argv: list[str]) -> int:
     """See the module's docstring."""
-    if argv and argv[0].isdigit():
-        client(int(argv[0]), argv[1])
-        return 0
     which = [what for what in ("requests", "events") if what in argv] or ["requests", "events"]
     kinds = [stamps for stamps in ("loop", "kernel") if stamps in argv] or ["loop", "kernel"]
     with tempfile.TemporaryDirectory() as folder:
@@ -131,6 +129,7 @@ def main(argv: list[str]) -> int:
         finally:
             process.terminate()
             process.wait()
+            load.remove()
     return 0
 
 

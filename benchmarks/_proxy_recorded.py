@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import uvloop
+from benchmarks._proxy_load import START_S
 
 from breakeven.settings import parse_settings
 from breakeven_proxy.config import ProxySettings
@@ -27,29 +28,31 @@ STALL_EVERY_S = 0.1
 
 
 class Notebook:
-    """Errors of the gaps between reads of one event each, against the engine's send times."""
+    """Every read with its stamp; looked through at the end, so that it takes no time meanwhile."""
 
     def __init__(self) -> None:
-        self.last: dict[int, tuple[float, int]] = {}
-        self.errors_us: list[float] = []
-        self.reads = 0
-        self.merged = 0
+        self.reads: list[tuple[object, bytes, float]] = []
 
-    def note(self, observation: RequestObservation, data: bytes, stamp: float) -> None:
-        sent = SENT_AT.findall(data)
-        if not sent:
-            return
-        self.reads += 1
-        key = id(observation)
-        if len(sent) > 1:
-            self.merged += 1
-            self.last.pop(key, None)
-            return
-        at = int(sent[0])
-        before = self.last.get(key)
-        if before is not None:
-            self.errors_us.append(abs((stamp - before[0]) * 1e6 - (at - before[1]) / 1e3))
-        self.last[key] = (stamp, at)
+    def result(self) -> dict[str, object]:
+        """Errors (µs) of the gaps between reads of one event each, reads, merged reads."""
+        last: dict[int, tuple[float, int]] = {}
+        errors_us, reads, merged = [], 0, 0
+        begin = self.reads[0][2] + START_S if self.reads else 0.0
+        for observation, data, stamp in self.reads:
+            sent = SENT_AT.findall(data)
+            if not sent or stamp < begin:
+                continue
+            reads += 1
+            key = id(observation)
+            before = last.pop(key, None)
+            if len(sent) > 1:
+                merged += 1
+                continue
+            at = int(sent[0])
+            if before is not None:
+                errors_us.append(abs((stamp - before[0]) * 1e6 - (at - before[1]) / 1e3))
+            last[key] = (stamp, at)
+        return {"errors_us": errors_us, "reads": reads, "merged": merged}
 
 
 async def stall(stall_s: float) -> None:
@@ -72,12 +75,11 @@ async def run(url: str, stamps: str, stall_s: float) -> Notebook:
     one, several = RequestObservation.body, RequestObservation.bodies
 
     def body(self: RequestObservation, data: bytes, stamp: float, paused: bool) -> None:
-        notebook.note(self, data, stamp)
+        notebook.reads.append((self, data, stamp))
         one(self, data, stamp, paused)
 
     def bodies(self: RequestObservation, reads: list[tuple[bytes, float]]) -> bool:
-        for data, stamp in reads:
-            notebook.note(self, data, stamp)
+        notebook.reads += [(self, data, stamp) for data, stamp in reads]
         return several(self, reads)
 
     RequestObservation.body = body  # type: ignore[method-assign]
@@ -96,8 +98,7 @@ def main(argv: list[str]) -> None:
     """See the module's docstring."""
     url, stamps, stall_ms, out = argv
     notebook = uvloop.run(run(url, stamps, float(stall_ms) / 1000))
-    found = {"errors_us": notebook.errors_us, "reads": notebook.reads, "merged": notebook.merged}
-    Path(out).write_text(json.dumps(found))
+    Path(out).write_text(json.dumps(notebook.result()))
 
 
 if __name__ == "__main__":

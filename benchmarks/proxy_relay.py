@@ -3,6 +3,7 @@
 Everything is printed as a figure and a ratio to nginx of the same round; medians of the rounds.
 nginx comes from Debian (`apt-get install nginx`, tried when it is missing and we are root),
 vllm-router from PyPI into a venv under the temporary folder; a peer that cannot be had is left out.
+Engine and clients are in C (_proxy_ends.c; gcc comes from Debian likewise).
 CPU is the process's own time on a core (/proc/PID/task/*/schedstat), so that other load on the
 machine shows little; delays and stamps do show it: run this on a quiet machine.
 
@@ -126,11 +127,11 @@ def wait_for(port: int, seconds: float = 20.0) -> bool:
     return False
 
 
-def start_engine(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """The load's engine and its port."""
+def start_engine(folder: Path, *how: str) -> tuple[subprocess.Popen[bytes], int]:
+    """The load's engine and its port; "spin" is `how` it may run."""
     file = folder / "engine.port"
     file.unlink(missing_ok=True)
-    process = subprocess.Popen([PY, "-m", "benchmarks._proxy_load", "engine", str(file)])
+    process = subprocess.Popen([load.ends(), "engine", str(file), *how])
     while not file.exists() or not file.read_text():
         time.sleep(0.02)
     return process, int(file.read_text())
@@ -206,14 +207,12 @@ def note(figures: Figures, what: str, peer: str, value: float) -> None:
 def measure_round(peers: list[Peer], figures: Figures) -> None:
     """One round of every peer, one after another."""
     for peer in peers:
-        before = peer.cpu_s()
-        count, delays = load.paced(peer.port, 200, 20, SECONDS)
-        spent = peer.cpu_s() - before
-        note(figures, "CPU per event, 200 x 50/s, µs", peer.name, spent / max(count, 1) * 1e6)
+        each, delays = load.paced(peer.port, 200, 20, SECONDS, peer.cpu_s)
+        note(figures, "CPU per event, 200 x 50/s, µs", peer.name, each)
         note(figures, "delay p50 at 10,000 ev/s, µs", peer.name, quantile(delays, 0.5))
         note(figures, "delay p99 at 10,000 ev/s, µs", peer.name, quantile(delays, 0.99))
     for peer in peers if "delay" in PARTS else ():
-        _, delays = load.paced(peer.port, 20, 20, SECONDS)
+        _, delays = load.paced(peer.port, 20, 20, SECONDS, peer.cpu_s)
         note(figures, "delay p50 at 1,000 ev/s, µs", peer.name, quantile(delays, 0.5))
         note(figures, "delay p99 at 1,000 ev/s, µs", peer.name, quantile(delays, 0.99))
     for peer in peers:
@@ -304,17 +303,22 @@ def slow_reader(peer: Peer, engine: int) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def engine_on_its_own_core(pid: int) -> Iterator[None]:
-    """The engine notes the time and sends: what preempts it in between is no error of a stamp."""
+def engine_on_its_own_core(folder: Path) -> Iterator[int]:
+    """Port of an engine that never sleeps: what delays its sends is no error of a stamp.
+
+    The clients of that measurement run on the other core, when the proxy does not want it.
+    """
+    engine, port = start_engine(folder, "spin")
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
-        os.sched_setaffinity(pid, cores[:1])
+        os.sched_setaffinity(engine.pid, cores[:1])
         os.sched_setaffinity(0, cores[1:])  # inherited by the proxy that is started
     try:
-        yield
+        yield port
     finally:
         os.sched_setaffinity(0, cores)
-        os.sched_setaffinity(pid, cores)
+        engine.terminate()
+        engine.wait()
 
 
 def stamp_errors(engine: int, folder: Path) -> None:
@@ -329,7 +333,7 @@ def stamp_errors(engine: int, folder: Path) -> None:
     for stamps, gap_ms, stall_ms in cases:
         peer = start_ours(engine, stamps, folder, str(stall_ms), str(out))
         streams = 200 if gap_ms == 20 else 50
-        load.paced(peer.port, streams, gap_ms, SECONDS)
+        load.paced(peer.port, streams, gap_ms, SECONDS, peer.cpu_s, idle=True)
         peer.end()
         found = json.loads(out.read_text())
         errors = found["errors_us"]
@@ -420,8 +424,11 @@ def main() -> int:
                 rss = memory(peer, 5000)
                 print(f"{peer.name:12} RSS at 5,000 streams: {rss:.0f} MB", flush=True)
             if "stamps" in PARTS:
-                with engine_on_its_own_core(engine.pid):
-                    stamp_errors(port, folder)
+                for peer in peers:
+                    peer.end()
+                peers = []
+                with engine_on_its_own_core(folder) as spinning:
+                    stamp_errors(spinning, folder)
             if "scrape" in PARTS:
                 scrape_stall()
         finally:
@@ -429,6 +436,7 @@ def main() -> int:
                 peer.end()
             engine.terminate()
             engine.wait()
+            load.remove()
     return 0
 
 

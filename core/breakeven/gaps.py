@@ -163,28 +163,31 @@ class GapMeter:
         event_counts, event_bounds = events.counts, events.bounds
         wait_counts, wait_bounds = waits.counts, waits.bounds
         epsilon, bound, kept, last = self.epsilon_s, self._bound, self._kept, track.last
-        waited, started = 0.0, last
-        for at in times[position:]:
+        waited, bursts, started = 0.0, 0, last
+        for at in times[position:] if position else times:
             gap = at - last
             last = at
             event_counts[bisect_left(event_bounds, gap)] += 1
             if gap < epsilon:
                 continue
-            track.burst_clean = True
-            self.bursts += 1
-            self.burst_gaps += 1
+            bursts += 1
             wait_counts[bisect_left(wait_bounds, gap)] += 1
             waited += gap
             if gap > bound:
                 self.over += 1
-            if len(kept) >= KEPT_GAPS:
-                if gap > kept[0]:
-                    heapq.heapreplace(kept, gap)
-            else:
+            if len(kept) < KEPT_GAPS - 1:
+                kept.append(gap)
+            elif len(kept) < KEPT_GAPS:
                 self._keep(gap)
+            elif gap > kept[0]:
+                heapq.heapreplace(kept, gap)
         track.last = last
         events.sum += last - started
-        waits.sum += waited
+        if bursts:
+            track.burst_clean = True
+            self.bursts += bursts
+            self.burst_gaps += bursts
+            waits.sum += waited
 
     def close(self, track: Track, *, cut: bool) -> None:
         """The stream is over. Cut: it broke off, so the rest of the open burst was never seen."""

@@ -143,15 +143,17 @@ class StreamObserver(EventCounter):
         The same as one call each, and cheaper where they repeat what came before.
         """
         head, tail, latest, longest = self._head, self._tail, self._now, self._longest
+        begin, end = len(head or b""), len(tail)
         times: list[float] = []
         for data, now in reads:
+            size = len(data)
             if (
                 head is not None
+                and now >= latest
+                and size <= longest
                 and data.startswith(head)
                 and data.endswith(tail)
-                and now >= latest
-                and len(data) <= longest
-                and is_string(data, len(head), len(data) - len(tail))
+                and is_string(data, begin, size - end)
             ):
                 latest = now
                 times.append(now)
@@ -162,6 +164,7 @@ class StreamObserver(EventCounter):
                 times = []
             self.receive_data(data, now)
             head, tail, latest = self._head, self._tail, self._now
+            begin, end = len(head or b""), len(tail)
         if times:
             self._now = latest
             self._take_repeated(times)

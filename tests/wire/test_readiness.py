@@ -17,6 +17,7 @@ import uvloop
 
 from breakeven.errors import EngineError
 from breakeven_wire import EnginePool, Origin
+from breakeven_wire.readiness import EVENTS_A_TURN, READABLE, ReadySet
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -88,3 +89,102 @@ def test_the_watch_is_given_back() -> None:
         return status
 
     assert uvloop.run(dialogue()) == 204
+
+
+class Pairs:
+    """Socket pairs in one set; what was heard and done, in order."""
+
+    def __init__(self, count: int) -> None:
+        self.ready = ReadySet(asyncio.get_running_loop())
+        self.pairs = [socket.socketpair() for _ in range(count)]
+        self.order: list[str] = []
+        for number, (ours, _) in enumerate(self.pairs):
+            ours.setblocking(False)
+            self.ready.add(ours.fileno(), READABLE, self.hear(number), self.failed)
+
+    def hear(self, number: int) -> Callable[[int], None]:
+        def heard(events: int) -> None:
+            assert events == READABLE
+            self.order.append(self.pairs[number][0].recv(1).decode())
+            if self.order[-1] == "L":  # asks for two calls
+                self.ready.later(self.first)
+                self.ready.later(lambda: self.order.append("second"))
+
+        return heard
+
+    def first(self) -> None:
+        self.order.append("first")
+        self.send(1, b"x")  # ready while calls wait: goes before the next of them
+
+    def failed(self, error: Exception) -> None:
+        raise error
+
+    def send(self, number: int, data: bytes) -> None:
+        self.pairs[number][1].sendall(data)
+
+    async def until(self, length: int) -> list[str]:
+        async with asyncio.timeout(5):
+            while len(self.order) < length:  # noqa: ASYNC110 - the order is what is waited for
+                await asyncio.sleep(0)
+        return self.order
+
+    def close(self) -> None:
+        self.ready.close()
+        for pair in self.pairs:
+            for sock in pair:
+                sock.close()
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])
+def test_what_is_put_off_waits_for_every_ready_socket(run: Callable[..., list[str]]) -> None:
+    """No stream waits for another's metering: sockets first, then one call, then look again."""
+
+    async def dialogue() -> list[str]:
+        pairs = Pairs(3)
+        try:
+            for number, data in enumerate([b"L", b"a", b"b"]):
+                pairs.send(number, data)
+            return await pairs.until(6)
+        finally:
+            pairs.close()
+
+    order = run(dialogue())
+    assert sorted(order[:3]) == ["L", "a", "b"]
+    assert order[3:] == ["first", "x", "second"]
+
+
+def test_what_is_put_off_is_done_though_a_turn_is_full() -> None:
+    """As many sockets as a turn serves are ready, then none ever again: the call still comes."""
+
+    async def dialogue() -> list[str]:
+        pairs = Pairs(EVENTS_A_TURN)
+        try:
+            for number in range(EVENTS_A_TURN):
+                pairs.send(number, b"L" if number == 0 else b"a")
+            return list(await pairs.until(EVENTS_A_TURN + 3))
+        finally:
+            pairs.close()
+
+    assert uvloop.run(dialogue())[EVENTS_A_TURN:] == ["first", "x", "second"]
+
+
+def test_a_set_that_is_closed_by_one_of_its_sockets_calls_nobody_else() -> None:
+    """Neither the sockets behind it in the same turn nor what was put off."""
+
+    async def dialogue() -> list[str]:
+        pairs = Pairs(2)
+        called: list[str] = []
+
+        def close(events: int) -> None:
+            called.append("heard")
+            pairs.ready.later(lambda: called.append("later"))
+            pairs.ready.close()
+
+        for number in range(2):
+            pairs.ready.heard_by(pairs.pairs[number][0].fileno(), close)
+            pairs.send(number, b"x")
+        await asyncio.sleep(0.05)
+        pairs.close()
+        return called
+
+    assert uvloop.run(dialogue()) == ["heard"]

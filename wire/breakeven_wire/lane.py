@@ -22,9 +22,13 @@ _NO_CHUNK = b"no chunk is that long"
 
 
 LANE_READ_BYTES = 2048
-"""Room for a read; a larger chunk takes the long way."""
+"""Largest room for a read; a larger chunk takes the long way."""
+SMALL_ROOM_BYTES = 478
+"""Room while chunks fit: CPython keeps bytes objects up to this size in pools of its own, and
+everything larger in the C library's heap."""
 HELD_READS = 8
-"""Reads that wait to be metered together: a stream's state is then fetched from memory once."""
+"""Reads that are metered together: a stream's state is then fetched from memory once. They are
+when no socket is ready any more, so that no other stream waits for it; twice as many at most."""
 HELD_S = 0.5
 """How long, until the read that comes then: what is metered lags behind by no more."""
 
@@ -62,8 +66,8 @@ class Lane:
     """
 
     __slots__ = (
-        "_connection", "_failed", "_link", "_now", "_observe", "_reads", "_receive", "_send",
-        "_sink", "_stamped", "_until", "data_bytes",
+        "_connection", "_due", "_failed", "_frames", "_later", "_link", "_now", "_observe",
+        "_receive", "_room", "_send", "_sink", "_stamped", "_stamps", "_until", "data_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -81,8 +85,13 @@ class Lane:
         self._failed = failed
         self._stamped, self._receive, self._now = link.stamped, link.receive, link.now
         self._send = sink.send
-        self._reads: list[tuple[bytes, float]] = []
+        self._later = link.later
+        self._room = SMALL_ROOM_BYTES
+        # Two lists, and no tuple for each read: a thousand of those and the collector looks at all.
+        self._frames: list[bytes] = []
+        self._stamps: list[float] = []
         self._until = 0.0  # the first read is observed at once
+        self._due = False  # the link's set of sockets will call `flush`
         self.data_bytes = 0
 
     def start(self) -> None:
@@ -96,23 +105,28 @@ class Lane:
 
     def flush(self) -> None:
         """What waits is observed."""
-        if not self._reads:
+        self._due = False
+        frames, stamps = self._frames, self._stamps
+        if not frames:
             return
-        held, self._reads = self._reads, []
-        reads = [(frame[len(size_line(len(frame))) : -2], stamp) for frame, stamp in held]
+        self._frames, self._stamps = [], []
+        # The size line's end is found faster than the line is fetched.
+        reads = [(f[f.index(b"\n") + 1 : -2], t) for f, t in zip(frames, stamps, strict=True)]
         self.data_bytes += sum([len(data) for data, _ in reads])
-        self._connection.last_stamp = reads[-1][1]
+        latest = self._connection.last_stamp = stamps[-1]
+        if self._room != SMALL_ROOM_BYTES and max(map(len, frames)) < SMALL_ROOM_BYTES:
+            self._room = SMALL_ROOM_BYTES
         may_wait = True
         try:
             may_wait = self._observe(reads)
         except Exception:  # noqa: BLE001 - metering never breaks a stream; it is counted
             self._failed()
-        self._until = reads[-1][1] + HELD_S if may_wait else 0.0
+        self._until = latest + HELD_S if may_wait else 0.0
 
     @property
     def last_stamp(self) -> float | None:
         """Of the newest read that waits."""
-        return self._reads[-1][1] if self._reads else None
+        return self._stamps[-1] if self._stamps else None
 
     def heard(self, events: int) -> None:
         """The engine's socket is ready: see `SocketLink.heard`, whose short form this is.
@@ -123,17 +137,17 @@ class Lane:
         if events != READABLE:
             self._link.heard(events)
             return
-        receive = self._receive
+        receive, room = self._receive, self._room
         try:
             if self._stamped:
-                data, told, _, _ = receive(LANE_READ_BYTES, ANCILLARY_BYTES)
+                data, told, _, _ = receive(room, ANCILLARY_BYTES)
                 if told:
                     seconds, nanoseconds = timespec(told[0][2])
                     stamp = seconds + nanoseconds * 1e-9
                 else:
                     stamp = self._link.unstamped() if data else 0.0  # the end has no stamp
             else:
-                data = receive(LANE_READ_BYTES)
+                data = receive(room)
                 now = self._now
                 stamp = now()
         except (BlockingIOError, InterruptedError):
@@ -145,10 +159,14 @@ class Lane:
         line = _SIZE_LINES.get(size) or size_line(size)
         if not data.startswith(line) or not data.endswith(b"\r\n"):
             self.stop()
+            if size == room:
+                self._room = LANE_READ_BYTES
             self._link.take(data, stamp)
             return
-        reads = self._reads
-        reads.append((data, stamp))  # before the write: it may close this lane, and none is lost
+        # Before the write: it may close this lane, and none is lost.
+        stamps = self._stamps
+        stamps.append(stamp)
+        self._frames.append(data)
         sink = self._sink
         if sink.direct:
             send = self._send
@@ -163,5 +181,11 @@ class Lane:
                 sink.keep(memoryview(data)[sent:])
         else:
             sink.write(data)
-        if len(reads) >= HELD_READS or stamp > self._until:
-            self.flush()
+        held = len(stamps)
+        if held >= HELD_READS or stamp > self._until:
+            if held >= 2 * HELD_READS:
+                self.flush()
+            elif not self._due:
+                self._due = True
+                later = self._later
+                later(self.flush)

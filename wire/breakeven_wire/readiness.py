@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
+from collections import deque
 from collections.abc import Callable
 
 READABLE = select.EPOLLIN
@@ -28,12 +29,13 @@ class ReadySet:
     anything is awaited, once while nothing is (reading paused: nobody would take them away).
     """
 
-    __slots__ = ("_epoll", "_failed", "_heard", "_loop")
+    __slots__ = ("_epoll", "_failed", "_heard", "_later", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._heard: dict[int, Callable[[int], None]] = {}
         self._failed: dict[int, Callable[[Exception], None]] = {}
+        self._later: deque[Callable[[], None]] = deque()
         self._epoll: select.epoll | None = None
 
     def add(
@@ -75,24 +77,48 @@ class ReadySet:
         """Stops watching all."""
         self._heard.clear()
         self._failed.clear()
+        self._later.clear()
         if self._epoll is not None:
             self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
 
+    def later(self, call: Callable[[], None]) -> None:
+        """Calls once no socket is ready, from within `heard`: what nobody on the wire waits for.
+
+        It must not raise. While sockets are ready without end it is not called, so the caller
+        bounds what it puts off.
+        """
+        self._later.append(call)
+
     def _ready(self) -> None:
-        if self._epoll is None:
+        epoll, heards, left = self._epoll, self._heard, EVENTS_A_TURN
+        if epoll is None:
             return
-        find = self._heard.get
-        for fd, events in self._epoll.poll(0, EVENTS_A_TURN):
-            heard = find(fd)
-            if heard is None:
-                continue  # forgotten by one before it in this turn
-            try:
-                heard(events)
-            except Exception as error:  # noqa: BLE001 - the others of this turn are no part of it
-                self._loop.call_exception_handler(
-                    {"message": "a socket's owner failed", "exception": error}
-                )
-                if fd in self._failed:
-                    self._failed[fd](error)
+        poll = epoll.poll
+        # Looked again at once: another turn of the loop costs several times as much.
+        while left > 0:
+            found = poll(0, left)
+            if not found:
+                if not self._later:
+                    return
+                self._later.popleft()()
+                continue  # one at a time: a socket that has become ready meanwhile goes first
+            left -= len(found)
+            for fd, events in found:
+                try:
+                    heard = heards[fd]
+                except KeyError:
+                    continue  # forgotten by one before it in this turn
+                try:
+                    heard(events)
+                except Exception as error:  # noqa: BLE001 - the others are no part of it
+                    self._loop.call_exception_handler(
+                        {"message": "a socket's owner failed", "exception": error}
+                    )
+                    if fd in self._failed:
+                        self._failed[fd](error)
+            if self._epoll is not epoll:
+                return  # closed by one of them
+        if self._later:
+            self._loop.call_soon(self._ready)  # or nobody would look until a socket is ready

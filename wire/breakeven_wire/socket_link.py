@@ -44,8 +44,8 @@ class SocketLink:
 
     __slots__ = (
         "_closed", "_closing", "_eof_due", "_fd", "_loop", "_owner", "_paused_owner", "_reading",
-        "_ready", "_serving", "_sock", "_unsent", "_unsent_bytes", "direct", "now", "receive",
-        "room", "send", "stamped",
+        "_ready", "_serving", "_sock", "_unsent", "_unsent_bytes", "direct", "later", "now",
+        "receive", "room", "send", "stamped",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class SocketLink:
         self._fd = sock.fileno()
         self.receive: Callable[..., Any] = sock.recvmsg if stamped else sock.recv
         self.send = sock.send
+        self.later = ready.later
         self._owner = owner
         self.now = now
         self.stamped = stamped
