@@ -7,6 +7,10 @@ Engine and clients are in C (_proxy_ends.c; gcc comes from Debian likewise).
 CPU is the process's own time on a core (/proc/PID/task/*/schedstat), so that other load on the
 machine shows little; delays and stamps do show it: run this on a quiet machine.
 
+How the interpreter was compiled counts: one without profile-guided optimisation (pyenv's default)
+is a third slower than Debian's and than that of the container images in deploy/. To measure with
+another: `make bench PYTHON=/usr/bin/python3 VENV=.venv-debian`.
+
 BENCH_ROUNDS (3) and BENCH_SECONDS (5, a measurement) set its length, BENCH_PARTS which parts are
 measured: "cpu,delay,hold,stamps,scrape", all by default; hold is disconnects, slow reader, memory.
 """
@@ -304,7 +308,7 @@ def slow_reader(peer: Peer, engine: int) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def engine_on_its_own_core(folder: Path) -> Iterator[int]:
-    """Port of an engine that never sleeps: what delays its sends is no error of a stamp.
+    """Port of an engine that never rests: what delays its sends is no error of a stamp.
 
     The clients of that measurement run on the other core, when the proxy does not want it.
     """
@@ -387,8 +391,8 @@ def header(names: list[str]) -> None:
     )
     print(f"{time.strftime('%Y-%m-%d %H:%M')}  {os.cpu_count()} cores {model}, Linux "
           f"{platform.release()}, load {os.getloadavg()[0]:.1f}; Python "
-          f"{platform.python_version()}, breakeven {__version__}, {nginx.strip()}, "
-          f"peers: {', '.join(names)}")  # fmt: skip
+          f"{platform.python_version()} ({Path(PY).resolve()}), breakeven {__version__}, "
+          f"{nginx.strip()}, peers: {', '.join(names)}")  # fmt: skip
 
 
 def main() -> int:

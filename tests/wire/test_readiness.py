@@ -98,6 +98,7 @@ class Pairs:
         self.ready = ReadySet(asyncio.get_running_loop())
         self.pairs = [socket.socketpair() for _ in range(count)]
         self.order: list[str] = []
+        self.times: list[float] = []
         for number, (ours, _) in enumerate(self.pairs):
             ours.setblocking(False)
             self.ready.add(ours.fileno(), READABLE, self.hear(number), self.failed)
@@ -105,6 +106,7 @@ class Pairs:
     def hear(self, number: int) -> Callable[[int], None]:
         def heard(events: int) -> None:
             assert events == READABLE
+            self.times.append(self.ready.polled)
             self.order.append(self.pairs[number][0].recv(1).decode())
             if self.order[-1] == "L":  # asks for two calls
                 self.ready.later(self.first)
@@ -144,7 +146,10 @@ def test_what_is_put_off_waits_for_every_ready_socket(run: Callable[..., list[st
         try:
             for number, data in enumerate([b"L", b"a", b"b"]):
                 pairs.send(number, data)
-            return await pairs.until(6)
+            order = await pairs.until(6)
+            assert len(set(pairs.times[:3])) == 1, "found together, so there at one time"
+            assert pairs.times[3] > pairs.times[0]
+            return order
         finally:
             pairs.close()
 

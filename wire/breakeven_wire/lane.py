@@ -66,8 +66,8 @@ class Lane:
     """
 
     __slots__ = (
-        "_connection", "_due", "_failed", "_frames", "_later", "_link", "_now", "_observe",
-        "_receive", "_room", "_send", "_sink", "_stamped", "_stamps", "_until", "data_bytes",
+        "_connection", "_due", "_failed", "_frames", "_link", "_observe", "_ready", "_receive",
+        "_room", "_send", "_sink", "_stamped", "_stamps", "_until", "data_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -83,9 +83,8 @@ class Lane:
         self._sink = sink
         self._observe = observe
         self._failed = failed
-        self._stamped, self._receive, self._now = link.stamped, link.receive, link.now
+        self._stamped, self._receive, self._ready = link.stamped, link.receive, link.ready
         self._send = sink.send
-        self._later = link.later
         self._room = SMALL_ROOM_BYTES
         # Two lists, and no tuple for each read: a thousand of those and the collector looks at all.
         self._frames: list[bytes] = []
@@ -148,8 +147,7 @@ class Lane:
                     stamp = self._link.unstamped() if data else 0.0  # the end has no stamp
             else:
                 data = receive(room)
-                now = self._now
-                stamp = now()
+                stamp = self._ready.polled
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -187,5 +185,4 @@ class Lane:
                 self.flush()
             elif not self._due:
                 self._due = True
-                later = self._later
-                later(self.flush)
+                self._ready.later(self.flush)

@@ -62,7 +62,7 @@ class EnginePool:
         self._tls: ssl.SSLContext | None = (
             tls_context(ca_file=ca_file, verify=verify) if origin.tls else None
         )
-        self._ready = ReadySet(self.loop)
+        self._ready = ReadySet(self.loop, self.now)
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._running: set[Exchange] = set()
@@ -236,7 +236,7 @@ class EnginePool:
             try:
                 connection.link = SocketLink(
                     self.loop, self._ready, sock, connection,
-                    now=self.now, stamped=self.stamps == "kernel",
+                    stamped=self.stamps == "kernel",
                 )  # fmt: skip
             except OSError:  # no room in the set of ready sockets
                 sock.close()

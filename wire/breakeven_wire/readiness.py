@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -18,21 +19,28 @@ READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
 BROKEN = select.EPOLLERR | select.EPOLLHUP
 
-EVENTS_A_TURN = 64
-"""Sockets served before the loop looks at everything else again."""
+EVENTS_A_TURN = 256
+"""Sockets served before the loop looks at everything else again: the batch of an engine's step."""
 
 
 class ReadySet:
     """Calls `heard(events)` of each socket that is ready. Must be closed.
 
+    `now` is the clock of `polled`: when the sockets that are served now were found ready. What they
+    hold came before; the hundredth would else be said to come after 99 others were relayed.
+
     `events` is epoll's mask. Errors and hang-ups are always reported: again and again while
     anything is awaited, once while nothing is (reading paused: nobody would take them away).
     """
 
-    __slots__ = ("_epoll", "_failed", "_heard", "_later", "_loop")
+    __slots__ = ("_epoll", "_failed", "_heard", "_later", "_loop", "_now", "polled")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._loop = loop
+        self._now = now
+        self.polled = now()
         self._heard: dict[int, Callable[[int], None]] = {}
         self._failed: dict[int, Callable[[Exception], None]] = {}
         self._later: deque[Callable[[], None]] = deque()
@@ -95,7 +103,7 @@ class ReadySet:
         epoll, heards, left = self._epoll, self._heard, EVENTS_A_TURN
         if epoll is None:
             return
-        poll = epoll.poll
+        poll, now = epoll.poll, self._now
         # Looked again at once: another turn of the loop costs several times as much.
         while left > 0:
             found = poll(0, left)
@@ -104,6 +112,7 @@ class ReadySet:
                     return
                 self._later.popleft()()
                 continue  # one at a time: a socket that has become ready meanwhile goes first
+            self.polled = now()
             left -= len(found)
             for fd, events in found:
                 try:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,9 +33,8 @@ class SocketLink:
         ready: where it is watched.
         sock: is closed by the link.
         owner: hears reads, the end, and when to stop writing.
-        now: the clock of stamps that are not the kernel's.
         stamped: SO_TIMESTAMPNS is set: each read takes the kernel's stamp of its last segment. One
-            without a control message takes `now` instead; the owner is told.
+            without a control message takes `ready.polled` as all others do; the owner is told.
         serving: the other end is a client of ours. Its half-close ends the link once all is sent,
             and a failed write ends it at once; an engine may have answered before it broke the
             connection, so its last bytes are read first.
@@ -44,8 +42,8 @@ class SocketLink:
 
     __slots__ = (
         "_closed", "_closing", "_eof_due", "_fd", "_loop", "_owner", "_paused_owner", "_reading",
-        "_ready", "_serving", "_sock", "_unsent", "_unsent_bytes", "direct", "later", "now",
-        "receive", "room", "send", "stamped",
+        "_serving", "_sock", "_unsent", "_unsent_bytes", "direct", "ready", "receive", "room",
+        "send", "stamped",
     )  # fmt: skip
 
     def __init__(
@@ -55,19 +53,16 @@ class SocketLink:
         sock: socket.socket,
         owner: LinkOwner,
         *,
-        now: Callable[[], float] = time.time,
         stamped: bool = False,
         serving: bool = False,
     ) -> None:
         self._loop = loop
-        self._ready = ready
+        self.ready = ready
         self._sock = sock
         self._fd = sock.fileno()
         self.receive: Callable[..., Any] = sock.recvmsg if stamped else sock.recv
         self.send = sock.send
-        self.later = ready.later
         self._owner = owner
-        self.now = now
         self.stamped = stamped
         self._serving = serving
         self.room = SMALL_READ_BYTES
@@ -105,7 +100,7 @@ class SocketLink:
                     stamp = self.unstamped() if data else 0.0  # the end has no stamp
             else:
                 data = self.receive(self.room)
-                stamp = self.now()
+                stamp = self.ready.polled
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -127,11 +122,11 @@ class SocketLink:
     def unstamped(self) -> float:
         """The stamp of a read that the kernel did not stamp."""
         self._owner.unstamped()
-        return self.now()
+        return self.ready.polled
 
     def heard_by(self, heard: Callable[[int], None] | None) -> None:
         """Another one (a `Lane`) reads; None: the link does."""
-        self._ready.heard_by(self._fd, heard or self.heard)
+        self.ready.heard_by(self._fd, heard or self.heard)
 
     def _ended(self) -> None:
         """The other end sends no more."""
@@ -156,7 +151,7 @@ class SocketLink:
     def _want(self) -> None:
         if not self._closed:
             wanted = READABLE if self._reading else 0
-            self._ready.want(self._fd, wanted | WRITABLE if self._unsent else wanted)
+            self.ready.want(self._fd, wanted | WRITABLE if self._unsent else wanted)
 
     # -- writing
     @property
@@ -285,5 +280,5 @@ class SocketLink:
         self._reading = self.direct = False
         self._unsent.clear()
         self._unsent_bytes = 0
-        self._ready.forget(self._fd)
+        self.ready.forget(self._fd)
         self._sock.close()
