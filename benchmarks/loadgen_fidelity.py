@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks._host import stolen_s
 from numpy.typing import NDArray
 
 from breakeven_loadgen.traffic.formats import load_trace
@@ -48,12 +49,6 @@ def witness(folder: Path, *stall: float) -> Iterator[tuple[str, Path]]:
         process.send_signal(signal.SIGTERM)
         process.wait(20)
         process.stdout.close()
-
-
-def stolen_s() -> float:
-    """CPU seconds that the hypervisor took from this machine so far (proc(5), steal)."""
-    with open("/proc/stat", encoding="ascii") as file:
-        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def stamps(log: Path) -> Floats:

@@ -17,7 +17,7 @@ import uvloop
 
 from breakeven.errors import EngineError
 from breakeven_wire import EnginePool, Origin
-from breakeven_wire.readiness import EVENTS_A_TURN, READABLE, ReadySet
+from breakeven_wire.readiness import EVENTS_A_LOOK, EVENTS_A_TURN, READABLE, ReadySet
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -94,8 +94,8 @@ def test_the_watch_is_given_back() -> None:
 class Pairs:
     """Socket pairs in one set; what was heard and done, in order."""
 
-    def __init__(self, count: int) -> None:
-        self.ready = ReadySet(asyncio.get_running_loop())
+    def __init__(self, count: int, *, stamps: bool = False) -> None:
+        self.ready = ReadySet(asyncio.get_running_loop(), stamps=stamps)
         self.pairs = [socket.socketpair() for _ in range(count)]
         self.order: list[str] = []
         self.times: list[float] = []
@@ -193,3 +193,69 @@ def test_a_set_that_is_closed_by_one_of_its_sockets_calls_nobody_else() -> None:
         return called
 
     assert uvloop.run(dialogue()) == ["heard"]
+
+
+def test_a_socket_that_waits_keeps_the_time_it_was_found_ready() -> None:
+    """A set that stamps looks again every few sockets; what waited came when it was first seen.
+
+    Twice: a socket's second read has nothing to do with when its first was found.
+    """
+
+    async def dialogue() -> list[list[float]]:
+        count = 2 * EVENTS_A_LOOK + 3
+        pairs = Pairs(count + 1, stamps=True)
+        rounds: list[list[float]] = []
+        late = count  # becomes ready while the others wait
+        plain = pairs.hear(0)
+
+        def wakes_late(events: int) -> None:
+            plain(events)
+            pairs.send(late, b"z")
+
+        pairs.ready.heard_by(pairs.pairs[0][0].fileno(), wakes_late)
+        try:
+            for _ in range(2):
+                for number in range(count):
+                    pairs.send(number, b"a")
+                await pairs.until(count + 1)
+                assert pairs.order.count("z") == 1
+                rounds.append([*pairs.times, pairs.times[pairs.order.index("z")]])
+                pairs.order.clear()
+                pairs.times.clear()
+            return rounds
+        finally:
+            pairs.close()
+
+    first, second = uvloop.run(dialogue())
+    for times in (first, second):
+        when_late = times.pop()
+        assert sorted(set(times)) == [times[0], when_late], "the crowd at one time, one later"
+        assert times.count(when_late) == 1
+    assert second[0] > max(first)
+
+
+def test_a_socket_that_was_forgotten_leaves_no_time_to_the_next_of_its_number() -> None:
+    """A descriptor's number comes again within the same turn."""
+
+    async def dialogue() -> tuple[float, float]:
+        count = 2 * EVENTS_A_LOOK
+        pairs = Pairs(count, stamps=True)
+        last = pairs.pairs[-1][0]
+        plain = pairs.hear(0)
+
+        def replace(events: int) -> None:
+            plain(events)
+            pairs.ready.forget(last.fileno())
+            pairs.ready.add(last.fileno(), READABLE, pairs.hear(count - 1), pairs.failed)
+
+        pairs.ready.heard_by(pairs.pairs[0][0].fileno(), replace)
+        try:
+            for number in range(count):
+                pairs.send(number, b"a" if number < count - 1 else b"z")
+            await pairs.until(count)
+            return pairs.times[0], pairs.times[pairs.order.index("z")]
+        finally:
+            pairs.close()
+
+    found, again = uvloop.run(dialogue())
+    assert again > found

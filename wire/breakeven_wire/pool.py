@@ -62,7 +62,7 @@ class EnginePool:
         self._tls: ssl.SSLContext | None = (
             tls_context(ca_file=ca_file, verify=verify) if origin.tls else None
         )
-        self._ready = ReadySet(self.loop, self.now)
+        self._ready = ReadySet(self.loop, self.now, stamps=self.stamps == "loop")
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._running: set[Exchange] = set()

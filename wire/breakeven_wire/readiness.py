@@ -21,6 +21,9 @@ BROKEN = select.EPOLLERR | select.EPOLLHUP
 
 EVENTS_A_TURN = 256
 """Sockets served before the loop looks at everything else again: the batch of an engine's step."""
+EVENTS_A_LOOK = 16
+"""Sockets served before a set that stamps looks again, so that what comes meanwhile is not said to
+have come when all of them had been served."""
 
 
 class ReadySet:
@@ -28,19 +31,27 @@ class ReadySet:
 
     `now` is the clock of `polled`: when the sockets that are served now were found ready. What they
     hold came before; the hundredth would else be said to come after 99 others were relayed.
+    `stamps`: `polled` is when the socket that is served was *first* found ready, and they are
+    looked for more often.
 
     `events` is epoll's mask. Errors and hang-ups are always reported: again and again while
     anything is awaited, once while nothing is (reading paused: nobody would take them away).
     """
 
-    __slots__ = ("_epoll", "_failed", "_heard", "_later", "_loop", "_now", "polled")
+    __slots__ = ("_epoll", "_failed", "_heard", "_later", "_loop", "_now", "_since", "polled")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = time.monotonic
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        stamps: bool = False,
     ) -> None:
         self._loop = loop
         self._now = now
         self.polled = now()
+        # Where stamps count: since when the sockets have been ready that are not served yet.
+        self._since: dict[int, float] | None = {} if stamps else None
         self._heard: dict[int, Callable[[int], None]] = {}
         self._failed: dict[int, Callable[[Exception], None]] = {}
         self._later: deque[Callable[[], None]] = deque()
@@ -77,6 +88,8 @@ class ReadySet:
     def forget(self, fd: int) -> None:
         """Stops watching; called before the descriptor is closed, since its number comes again."""
         self._failed.pop(fd, None)
+        if self._since:
+            self._since.pop(fd, None)
         if self._heard.pop(fd, None) is not None and self._epoll is not None:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(fd)
@@ -103,18 +116,25 @@ class ReadySet:
         epoll, heards, left = self._epoll, self._heard, EVENTS_A_TURN
         if epoll is None:
             return
-        poll, now = epoll.poll, self._now
+        poll, now, since = epoll.poll, self._now, self._since
         # Looked again at once: another turn of the loop costs several times as much.
         while left > 0:
-            found = poll(0, left)
+            found = poll(0, left if since is None else EVENTS_A_TURN)
             if not found:
                 if not self._later:
                     return
                 self._later.popleft()()
                 continue  # one at a time: a socket that has become ready meanwhile goes first
-            self.polled = now()
+            self.polled = at = now()
+            if since is not None:
+                if len(found) > EVENTS_A_LOOK or since:
+                    # Only those that are ready still: an old entry is no answer to the next read.
+                    since = self._since = {fd: since.get(fd, at) for fd, _ in found}
+                found = found[:EVENTS_A_LOOK]
             left -= len(found)
             for fd, events in found:
+                if since:
+                    self.polled = since.pop(fd, at)
                 try:
                     heard = heards[fd]
                 except KeyError:
