@@ -18,7 +18,7 @@ The handler (an `ExchangeHandler`; inherit from it to get the optional methods) 
 the event loop; from inside `pool.start()` only `on_pause_writing` can be.
 
 * `on_body(data, stamp)` is called once per *read* with all decoded body bytes of that read
-  joined; `stamp` is the time of the read's last segment (kernel) or of the read itself (loop).
+  joined; `stamp` is the time of the read's last segment (kernel) or when it was found (loop).
   `exchange.more` says whether another callback follows from the same read, and
   `exchange.open_lane(sink, observe, failed)` lets reads that are exactly one HTTP chunk go on to a
   client's socket as they are: for those who pass a response on.
