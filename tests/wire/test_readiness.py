@@ -17,7 +17,7 @@ import uvloop
 
 from breakeven.errors import EngineError
 from breakeven_wire import EnginePool, Origin
-from breakeven_wire.readiness import EVENTS_A_LOOK, EVENTS_A_TURN, READABLE, ReadySet
+from breakeven_wire.readiness import EVENTS_A_TURN, READABLE, STAMPS_A_LOOK, ReadySet
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -202,7 +202,7 @@ def test_a_socket_that_waits_keeps_the_time_it_was_found_ready() -> None:
     """
 
     async def dialogue() -> list[list[float]]:
-        count = 2 * EVENTS_A_LOOK + 3
+        count = 2 * STAMPS_A_LOOK + 3
         pairs = Pairs(count + 1, stamps=True)
         rounds: list[list[float]] = []
         late = count  # becomes ready while the others wait
@@ -238,7 +238,7 @@ def test_a_socket_that_was_forgotten_leaves_no_time_to_the_next_of_its_number() 
     """A descriptor's number comes again within the same turn."""
 
     async def dialogue() -> tuple[float, float]:
-        count = 2 * EVENTS_A_LOOK
+        count = 2 * STAMPS_A_LOOK
         pairs = Pairs(count, stamps=True)
         last = pairs.pairs[-1][0]
         plain = pairs.hear(0)
@@ -259,3 +259,28 @@ def test_a_socket_that_was_forgotten_leaves_no_time_to_the_next_of_its_number() 
 
     found, again = uvloop.run(dialogue())
     assert again > found
+
+
+def test_a_turn_that_takes_long_ends_though_sockets_are_ready() -> None:
+    """Timers and other sets get their turn between slow sockets, here a clock of 1 s a look."""
+
+    async def dialogue() -> list[str]:
+        pairs = Pairs(1)
+        clock = iter(range(1000))
+        pairs.ready._now = lambda: float(next(clock))
+        loop = asyncio.get_running_loop()
+        plain = pairs.hear(0)
+
+        def ready_again(events: int) -> None:
+            plain(events)
+            loop.call_soon(pairs.order.append, "other")
+            pairs.send(0, b"a")
+
+        pairs.ready.heard_by(pairs.pairs[0][0].fileno(), ready_again)
+        pairs.send(0, b"a")
+        try:
+            return (await pairs.until(8))[:8]
+        finally:
+            pairs.close()
+
+    assert uvloop.run(dialogue()) == ["a", "other"] * 4

@@ -21,9 +21,13 @@ BROKEN = select.EPOLLERR | select.EPOLLHUP
 
 EVENTS_A_TURN = 256
 """Sockets served before the loop looks at everything else again: the batch of an engine's step."""
-EVENTS_A_LOOK = 16
-"""Sockets served before a set that stamps looks again, so that what comes meanwhile is not said to
-have come when all of them had been served."""
+TURN_S = 0.004
+"""Or after so long: requests take longer than a stream's reads."""
+EVENTS_A_LOOK = 64
+"""Sockets served before it is looked again which are ready."""
+STAMPS_A_LOOK = 16
+"""The same in a set that stamps, so that what comes meanwhile is not said to have come when all of
+them had been served."""
 
 
 class ReadySet:
@@ -117,20 +121,24 @@ class ReadySet:
         if epoll is None:
             return
         poll, now, since = epoll.poll, self._now, self._since
+        most = EVENTS_A_LOOK if since is None else EVENTS_A_TURN
+        until = now() + TURN_S
         # Looked again at once: another turn of the loop costs several times as much.
         while left > 0:
-            found = poll(0, left if since is None else EVENTS_A_TURN)
+            found = poll(0, most)
             if not found:
                 if not self._later:
                     return
                 self._later.popleft()()
                 continue  # one at a time: a socket that has become ready meanwhile goes first
             self.polled = at = now()
+            if at > until:
+                left = 0
             if since is not None:
-                if len(found) > EVENTS_A_LOOK or since:
+                if len(found) > STAMPS_A_LOOK or since:
                     # Only those that are ready still: an old entry is no answer to the next read.
                     since = self._since = {fd: since.get(fd, at) for fd, _ in found}
-                found = found[:EVENTS_A_LOOK]
+                found = found[:STAMPS_A_LOOK]
             left -= len(found)
             for fd, events in found:
                 if since:
