@@ -54,6 +54,22 @@ def test_arrays_round_trip(data: st.DataObject) -> None:
         assert arrow.list_lengths(cut).tolist() == [len(v or ()) for v in values[1:]]
 
 
+@pytest.mark.parametrize("length", [0, 1, 8, 9, 300])
+@pytest.mark.parametrize("kind", list(KINDS), ids=str)
+def test_a_column_of_nothing_is_nulls(kind: pa.DataType, length: int) -> None:
+    """Most columns of arrivals that only began: valid for Arrow, also sliced and written."""
+    made = arrow.array([None] * length, kind)
+    made.validate(full=True)
+    assert made.to_pylist() == [None] * length
+    assert made.slice(length // 2).null_count == length - length // 2
+    batch = pa.RecordBatch.from_arrays([made], ["column"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pa.ipc.open_stream(sink.getvalue()) as reader:
+        assert reader.read_all()["column"].to_pylist() == [None] * length
+
+
 def ended(index: int) -> Row:
     return Row(index=index, intended_s=index / 10, verdict="good", event_offset_s=(0.1, 0.2),
                event_tokens=(1, None), output_tokens=2)  # fmt: skip

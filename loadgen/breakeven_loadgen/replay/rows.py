@@ -98,15 +98,13 @@ SCHEMA = pa.schema([(f.name, _TYPES[str(f.type).removesuffix(" | None")]) for f 
 SPOOL_SCHEMA = SCHEMA.insert(0, pa.field("record", pa.string()))
 """Columns of rows.arrows: the same, and the kind of record."""
 
-_GETTERS = tuple(operator.attrgetter(name) for name in _NAMES)
+_values = operator.attrgetter(*_NAMES)
 
 
 def batch(rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """Rows as one Arrow batch of `SCHEMA` (without the record column)."""
-    arrays = [
-        arrow.array([get(row) for row in rows], kind.type)
-        for get, kind in zip(_GETTERS, SCHEMA, strict=True)
-    ]
+    columns = zip(*map(_values, rows), strict=True) if rows else [()] * len(SCHEMA)
+    arrays = [arrow.array(column, kind.type) for column, kind in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
